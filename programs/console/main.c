@@ -33,8 +33,7 @@ struct options {
     const char *listen;
 };
 
-/* "NAME=URL": what stands before "=", if that comes before any ":". */
-static size_t name_size(const char *text)
+size_t console_name_size(const char *text)
 {
     size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-");
 
@@ -44,7 +43,7 @@ static size_t name_size(const char *text)
 static int add_store(struct console *con, const char *text)
 {
     struct console_store *s = &con->stores[con->n];
-    size_t n = name_size(text), i;
+    size_t n = console_name_size(text), i;
     const char *named = text[0] == '@' ? NULL : once__named_in(text);
 
     if (con->n == CONSOLE_STORES_MAX)
@@ -66,6 +65,17 @@ static int add_store(struct console *con, const char *text)
             return cli_usage(con->cli, "two stores have the name %s", s->name);
     s->url = n > 0 ? text + n + 1 : text;
     con->n++;
+    return CLI_OK;
+}
+
+/* A page makes a link of it: only to what a browser may open. */
+static int take_link(struct console *con, const char *text)
+{
+    if (strncmp(text, "https://", 8) != 0 && strncmp(text, "http://", 7) != 0)
+        return cli_usage(con->cli, "--link is an https or http address");
+    if (strchr(text, '{') == NULL || strcspn(text, "{") < 8 + strcspn(text + 8, "/"))
+        return cli_usage(con->cli, "--link has {label} or {order} in its path");
+    con->link = text;
     return CLI_OK;
 }
 
@@ -92,6 +102,10 @@ static int take(const struct cli *c, void *user, int o)
     case CONSOLE_OPT_AUDIT:
         con->audit_path = optarg;
         break;
+    case CONSOLE_OPT_WATCH:
+        return console_watch_add(con->watch, optarg);
+    case CONSOLE_OPT_LINK:
+        return take_link(con, optarg);
     case CONSOLE_OPT_HOST:
         if (con->n_hosts == CONSOLE_HOSTS_MAX)
             return cli_usage(c, "--host may be given %d times",
@@ -196,6 +210,7 @@ static int open_store(const struct console *con, struct console_store *s)
     line = once__store_line_of(s->url);
     snprintf(s->driver, sizeof(s->driver), "%s",
              line != NULL ? line->ops->name : "?");
+    s->path = console_path_of(s);
     options.no_reaper = 1;
     options.user = s;
     options.event = on_event;
@@ -276,8 +291,10 @@ static void greet(const struct console *con, const char *where)
 static int serve(struct console *con, const char *where, const sigset_t *ends)
 {
     const struct timespec second = {1, 0};
-    struct MHD_Daemon *daemon = console_serve(con);
+    struct MHD_Daemon *daemon = NULL;
 
+    if (console_watch_start(con->watch))
+        daemon = console_serve(con);
     if (daemon == NULL)
         return cli_say(con->cli, CLI_STORE, "cannot serve: %s",
                        strerror(errno));
@@ -312,8 +329,12 @@ static int start(struct console *con, const char *where, const sigset_t *ends)
     if (rc == CLI_OK)
         rc = serve(con, where, ends);
     cli_unlisten(&con->listen);
-    for (i = 0; i < con->n; i++)
+    console_watch_end(con->watch);
+    con->watch = NULL;
+    for (i = 0; i < con->n; i++) {
         once_engine_close(con->stores[i].e);
+        free(con->stores[i].path);
+    }
     once__audit_close(con->audit);
     free(urls);
     return rc;
@@ -328,7 +349,7 @@ int main(int argc, char **argv)
     int rc;
 
     opterr = 0; /* messages are ours */
-    if (con == NULL)
+    if (con == NULL || (con->watch = console_watch_new(con)) == NULL)
         return cli_say(&c, CLI_STORE, "out of memory");
     con->cli = &c;
     con->listen = (struct cli_listen){.c = &c, .group = "once-operators"};
@@ -345,6 +366,7 @@ int main(int argc, char **argv)
     rc = read_options(&c, argc, argv, &p);
     if (rc == CLI_OK)
         rc = start(con, p.listen, &ends);
+    console_watch_end(con->watch);
     free(con);
     return rc == CLI_STOP ? CLI_OK : rc;
 }

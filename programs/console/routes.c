@@ -17,12 +17,15 @@ static const struct route {
     enum MHD_Result (*answer)(struct console_request *ask);
 } routes[] = {
     {"GET", "session", CONSOLE_VIEW, 0, console_session},
+    {"POST", "session/end", CONSOLE_VIEW, CONSOLE_TOKEN_MAX,
+     console_end_session},
     {"GET", "stores", CONSOLE_VIEW, 0, console_stores},
     {"GET", "stores/{s}", CONSOLE_VIEW, 0, console_store},
     {"GET", "stores/{s}/records", CONSOLE_VIEW, 0, console_records},
     {"GET", "stores/{s}/records/{r}", CONSOLE_VIEW, 0, console_record},
     {"GET", "stores/{s}/records/{r}/timeline", CONSOLE_VIEW, 0,
      console_timeline},
+    {"GET", "metrics", CONSOLE_VIEW, 0, console_metrics},
     {"GET", "audit", CONSOLE_VIEW, 0, console_audit},
     {"POST", "find", CONSOLE_VIEW, CONSOLE_SMALL_MAX, console_find},
     {"POST", "stores/{s}/records/{r}/body", CONSOLE_BODY, CONSOLE_SMALL_MAX,

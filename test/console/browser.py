@@ -172,7 +172,8 @@ class Browser:
     def focus(self):
         return self.run(
             "const e = document.activeElement;"
-            "return [e.tagName, e.id, e.textContent.slice(0, 60)]")
+            "return [e.tagName, e.id || e.dataset.key || '',"
+            " e.textContent.slice(0, 60)]")
 
     def tab_to(self, wanted, keys=Keys.TAB):
         """Presses Tab until what is wanted has the focus; it must be seen."""
