@@ -12,6 +12,7 @@
  *    find.c      by hash, request, group and key, label, trace
  *    disk.c      how large a store is
  *    watch.c     the last hour of gateways, relays and stores, in memory
+ *    messages.c  outboxes, parked messages and sagas of programs' databases
  *    decide.c    what is changed: decisions, batches; and the body of a result
  *    json.c      records and results as JSON
  *    options.c   the table of options, which `once console` has, too
@@ -42,6 +43,7 @@
 enum {
     CONSOLE_STORES_MAX = 16,
     CONSOLE_SOURCES_MAX = 16,
+    CONSOLE_DATABASES_MAX = 16,
     CONSOLE_HOSTS_MAX = 16,
     CONSOLE_UIDS_MAX = 16,
     CONSOLE_CONNECTIONS_MAX = 64,
@@ -69,6 +71,13 @@ struct console_store {
     char trouble[256]; /* what the engine said last; ""         */
 };
 
+struct console_database {
+    char name[33];
+    const char *url; /* never shown */
+    struct once__base *base;
+    pthread_mutex_t lock; /* of its one connection */
+};
+
 enum console_right {
     CONSOLE_VIEW = 1,
     CONSOLE_DECIDE = 2,
@@ -92,6 +101,8 @@ struct console {
     const struct cli *cli;
     struct console_store stores[CONSOLE_STORES_MAX];
     size_t n;
+    struct console_database databases[CONSOLE_DATABASES_MAX];
+    size_t n_databases;
     struct console_watch *watch;
     int decide; /* 0: read-only, whatever the rights say */
     const char *link; /* where the service shows an order; NULL */
@@ -129,6 +140,7 @@ struct console_request {
     const char *method;
     struct console_caller caller;
     struct console_store *store;  /* of the path, or NULL */
+    struct console_database *database; /* the same */
     uint8_t name[ONCE_NAME_SIZE]; /* the same, a record's */
     int has_name;
     /* What its head says: it is refused, or who answers it. */
@@ -179,6 +191,18 @@ char *console_path_of(const struct console_store *s);
 /* 1 and the size of a store and what is free beside it; 0: not known. */
 int console_disk(const struct console_store *s, uint64_t *bytes,
                  uint64_t *left);
+
+/* ---- messages.c; without messages there is none of it ---------------------- */
+
+/* Reads the URL; connects when it is asked. End it, also after a failure. */
+int console_database_open(struct console_database *d, once_error *err);
+void console_database_close(struct console_database *d);
+/* Ends questions that are not answered; to be called each second. */
+void console_databases_watch(struct console *con);
+enum MHD_Result console_databases(struct console_request *ask);
+enum MHD_Result console_rows(struct console_request *ask);
+enum MHD_Result console_row(struct console_request *ask);
+enum MHD_Result console_message_decision(struct console_request *ask);
 
 /* ---- who.c --------------------------------------------------------------- */
 

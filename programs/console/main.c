@@ -40,26 +40,40 @@ size_t console_name_size(const char *text)
     return text[n] == '=' ? n : 0;
 }
 
+enum { NAME_SIZE = sizeof(((struct console_store *)0)->name) };
+
+/* The name that is given, or `usual` and, but for the first one, its number. */
+static int take_name(const struct console *con, const char *text,
+                     const char *usual, size_t number, char name[NAME_SIZE])
+{
+    size_t n = console_name_size(text);
+
+    if (n >= NAME_SIZE)
+        return cli_usage(con->cli, "a NAME has up to %d characters",
+                         NAME_SIZE - 1);
+    if (n > 0)
+        snprintf(name, NAME_SIZE, "%.*s", (int)n, text);
+    else if (number == 0)
+        snprintf(name, NAME_SIZE, "main");
+    else
+        snprintf(name, NAME_SIZE, "%s-%zu", usual, number + 1);
+    return CLI_OK;
+}
+
 static int add_store(struct console *con, const char *text)
 {
     struct console_store *s = &con->stores[con->n];
     size_t n = console_name_size(text), i;
-    const char *named = text[0] == '@' ? NULL : once__named_in(text);
+    const char *named =
+        n > 0 || text[0] == '@' ? NULL : once__named_in(text);
 
     if (con->n == CONSOLE_STORES_MAX)
         return cli_usage(con->cli, "--store may be given %d times",
                          CONSOLE_STORES_MAX);
-    if (n >= sizeof(s->name))
-        return cli_usage(con->cli, "a store's NAME has up to %zu characters",
-                         sizeof(s->name) - 1);
-    if (n > 0)
-        snprintf(s->name, sizeof(s->name), "%.*s", (int)n, text);
-    else if (named != NULL)
+    if (take_name(con, text, "store", con->n, s->name) != CLI_OK)
+        return CLI_USAGE;
+    if (named != NULL)
         snprintf(s->name, sizeof(s->name), "%s", named);
-    else if (con->n == 0)
-        snprintf(s->name, sizeof(s->name), "main");
-    else
-        snprintf(s->name, sizeof(s->name), "store-%zu", con->n + 1);
     for (i = 0; i < con->n; i++)
         if (strcmp(con->stores[i].name, s->name) == 0)
             return cli_usage(con->cli, "two stores have the name %s", s->name);
@@ -77,6 +91,30 @@ static int take_link(struct console *con, const char *text)
         return cli_usage(con->cli, "--link has {label} or {order} in its path");
     con->link = text;
     return CLI_OK;
+}
+
+static int add_database(struct console *con, const char *text)
+{
+#ifdef ONCE_WITH_MESSAGES
+    struct console_database *d = &con->databases[con->n_databases];
+    size_t n = console_name_size(text), i;
+
+    if (con->n_databases == CONSOLE_DATABASES_MAX)
+        return cli_usage(con->cli, "--database may be given %d times",
+                         CONSOLE_DATABASES_MAX);
+    if (take_name(con, text, "database", con->n_databases, d->name) != CLI_OK)
+        return CLI_USAGE;
+    for (i = 0; i < con->n_databases; i++)
+        if (strcmp(con->databases[i].name, d->name) == 0)
+            return cli_usage(con->cli, "two databases have the name %s",
+                             d->name);
+    d->url = n > 0 ? text + n + 1 : text;
+    con->n_databases++;
+    return CLI_OK;
+#else
+    (void)text;
+    return cli_usage(con->cli, "--database: built without messages");
+#endif
 }
 
 static int take(const struct cli *c, void *user, int o)
@@ -102,6 +140,8 @@ static int take(const struct cli *c, void *user, int o)
     case CONSOLE_OPT_AUDIT:
         con->audit_path = optarg;
         break;
+    case CONSOLE_OPT_DATABASE:
+        return add_database(con, optarg);
     case CONSOLE_OPT_WATCH:
         return console_watch_add(con->watch, optarg);
     case CONSOLE_OPT_LINK:
@@ -175,15 +215,15 @@ static void on_caveat(void *user, const char *text)
 }
 
 /* A URL with a password is read from a file. */
-static int read_url(const struct console *con, struct console_store *s,
-                    char *memory)
+static int read_url(const struct console *con, const char *option,
+                    const char *name, const char **url, char *memory)
 {
     size_t n;
     FILE *in;
 
-    if (s->url[0] != '@')
+    if ((*url)[0] != '@')
         return CLI_OK;
-    in = fopen(s->url + 1, "re");
+    in = fopen(*url + 1, "re");
     if (in == NULL || fgets(memory, URL_MAX, in) == NULL)
         memory[0] = '\0';
     if (in != NULL)
@@ -192,9 +232,9 @@ static int read_url(const struct console *con, struct console_store *s,
     memory[n] = '\0';
     if (n == 0)
         return cli_say(con->cli, CLI_STORE,
-                       "--store %s: no URL can be read from that file",
-                       s->name);
-    s->url = memory;
+                       "--%s %s: no URL can be read from that file", option,
+                       name);
+    *url = memory;
     return CLI_OK;
 }
 
@@ -232,12 +272,31 @@ static int open_stores(struct console *con, char (*urls)[URL_MAX])
     size_t i;
 
     for (i = 0; i < con->n && rc == CLI_OK; i++) {
-        rc = read_url(con, &con->stores[i], urls[i]);
+        rc = read_url(con, "store", con->stores[i].name, &con->stores[i].url,
+                      urls[i]);
         if (rc == CLI_OK)
             rc = open_store(con, &con->stores[i]);
     }
     return rc;
 }
+
+#ifdef ONCE_WITH_MESSAGES
+static int open_databases(struct console *con, char (*urls)[URL_MAX])
+{
+    once_error err = {0, ""};
+    int rc = CLI_OK;
+    size_t i;
+
+    for (i = 0; i < con->n_databases && rc == CLI_OK; i++) {
+        struct console_database *d = &con->databases[i];
+
+        rc = read_url(con, "database", d->name, &d->url, urls[i]);
+        if (rc == CLI_OK && console_database_open(d, &err) < 0)
+            rc = cli_usage(con->cli, "--database %s: %s", d->name, err.text);
+    }
+    return rc;
+}
+#endif
 
 /* ---- Start and end ------------------------------------------------------- */
 
@@ -299,15 +358,20 @@ static int serve(struct console *con, const char *where, const sigset_t *ends)
         return cli_say(con->cli, CLI_STORE, "cannot serve: %s",
                        strerror(errno));
     greet(con, where);
-    while (sigtimedwait(ends, NULL, &second) < 0)
+    while (sigtimedwait(ends, NULL, &second) < 0) {
         console_peers_end_late(con);
+#ifdef ONCE_WITH_MESSAGES
+        console_databases_watch(con);
+#endif
+    }
     MHD_stop_daemon(daemon); /* waits for what is being decided */
     return CLI_OK;
 }
 
 static int start(struct console *con, const char *where, const sigset_t *ends)
 {
-    char(*urls)[URL_MAX] = calloc(CONSOLE_STORES_MAX, sizeof(*urls));
+    char(*urls)[URL_MAX] =
+        calloc(CONSOLE_STORES_MAX + CONSOLE_DATABASES_MAX, sizeof(*urls));
     int rc = CLI_OK;
     size_t i;
 
@@ -319,6 +383,10 @@ static int start(struct console *con, const char *where, const sigset_t *ends)
         rc = open_audit(con);
     if (rc == CLI_OK)
         rc = open_stores(con, urls);
+#ifdef ONCE_WITH_MESSAGES
+    if (rc == CLI_OK)
+        rc = open_databases(con, urls + CONSOLE_STORES_MAX);
+#endif
     if (rc == CLI_OK)
         rc = cli_listen(&con->listen, where);
     if (rc == CLI_OK && !con->listen.local && con->trust_header != NULL)
@@ -335,6 +403,10 @@ static int start(struct console *con, const char *where, const sigset_t *ends)
         once_engine_close(con->stores[i].e);
         free(con->stores[i].path);
     }
+#ifdef ONCE_WITH_MESSAGES
+    for (i = 0; i < con->n_databases; i++)
+        console_database_close(&con->databases[i]);
+#endif
     once__audit_close(con->audit);
     free(urls);
     return rc;

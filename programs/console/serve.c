@@ -19,6 +19,7 @@
 #include "programs/console/pages/icon.svg.h"
 #include "programs/console/pages/index.html.h"
 #include "programs/console/pages/lists.js.h"
+#include "programs/console/pages/messages.js.h"
 #include "programs/console/pages/metrics.js.h"
 #include "programs/console/pages/overview.js.h"
 #include "programs/console/pages/plot.js.h"
@@ -49,6 +50,7 @@ static const struct {
     SCRIPT("dom", once__dom_js),
     SCRIPT("find", once__find_js),
     SCRIPT("lists", once__lists_js),
+    SCRIPT("messages", once__messages_js),
     SCRIPT("metrics", once__metrics_js),
     SCRIPT("overview", once__overview_js),
     SCRIPT("plot", once__plot_js),

@@ -373,7 +373,8 @@ out:
 enum MHD_Result console_session(struct console_request *ask)
 {
     const struct console *con = ask->con;
-    json_t *list = json_array(), *stores = json_array();
+    json_t *list = json_array(), *stores = json_array(),
+           *databases = json_array();
     unsigned i;
 
     for (i = 0; i < RIGHTS; i++)
@@ -381,12 +382,15 @@ enum MHD_Result console_session(struct console_request *ask)
             json_array_append_new(list, json_string(rights[i].name));
     for (i = 0; i < con->n; i++)
         json_array_append_new(stores, json_string(con->stores[i].name));
+    for (i = 0; i < con->n_databases; i++)
+        json_array_append_new(databases, json_string(con->databases[i].name));
     return console_reply(ask, MHD_HTTP_OK,
-                         json_pack("{s:s, s:s, s:o, s:b, s:b, s:s, s:s?, s:o}",
+                         json_pack("{s:s, s:s, s:o, s:b, s:b, s:s, s:s?, s:o, s:o}",
                                    "user",
                                    ask->caller.who.name, "way",
                                    ask->caller.who.way, "rights", list,
                                    "decide", con->decide, "signs_out",
                                    !con->listen.local, "version", ONCE_VERSION,
-                                   "link", con->link, "stores", stores));
+                                   "link", con->link, "stores", stores, "databases",
+                                   databases));
 }

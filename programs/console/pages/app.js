@@ -7,6 +7,7 @@ import {Problem, h, fill, update, get, post, box, say, trouble, mark} from
     './dom.js';
 import {overview, store} from './overview.js';
 import {waiting} from './waiting.js';
+import {outbox, parked, sagas, message, needs} from './messages.js';
 import {metrics} from './metrics.js';
 import {live, audit} from './lists.js';
 import {record} from './record.js';
@@ -23,11 +24,16 @@ const pages = [
     ['live', 'In flight', live, (now) => sum(now.stores, 'claimed') +
         sum(now.stores, 'dispatched')],
     ['find', 'Find', find],
+    ['', 'Messages'],
+    ['outbox', 'Outbox', outbox, (now) => needs(now.databases).outbox, true],
+    ['parked', 'Parked', parked, (now) => needs(now.databases).parked, true],
+    ['sagas', 'Sagas', sagas, (now) => needs(now.databases).saga, true],
     ['', 'System'],
     ['metrics', 'Metrics', metrics],
     ['audit', 'Audit log', audit],
 ];
-const more = {record, batch, store};
+const more = {record, batch, store, message};
+const ofMessages = ['Messages', 'Outbox', 'Parked', 'Sagas'];
 
 const by = (id) => document.getElementById(id);
 const main = by('main');
@@ -35,7 +41,7 @@ let session = null;
 let seen = 0;        // when the console answered last
 let shown = 0;       // which page is shown: an answer for another is dropped
 let refresh = null;  // looks again, or null
-let now = {stores: []};
+let now = {stores: [], databases: []};
 let timer = null;
 
 const sum = (stores, what) => stores.reduce(
@@ -70,9 +76,12 @@ function place() {
 }
 
 function drawNav() {
-    const {name} = place();
-    const is = {record: 'waiting', batch: 'waiting', store: ''}[name] ?? name;
-    update(by('nav'), h('ul', {}, pages.map(([path, text, page, count, calls]) => {
+    const {name, words} = place();
+    const is = {record: 'waiting', batch: 'waiting', store: '', message:
+        words[1] === 'saga' ? 'sagas' : words[1]}[name] ?? name;
+    update(by('nav'), h('ul', {}, pages.filter(([, text]) =>
+        session.databases.length || !ofMessages.includes(text)).map(
+        ([path, text, page, count, calls]) => {
         if (!page)
             return h('li', {class: 'group'}, text);
         const n = count ? count(now) : 0;
@@ -179,7 +188,10 @@ function ended(text) {
 }
 
 async function lookNow() {
-    now = await get('stores', AbortSignal.timeout(REFRESH_MS));
+    const signal = AbortSignal.timeout(REFRESH_MS);
+    const [stores, messages] = await Promise.all([get('stores', signal),
+        session.databases.length ? get('databases', signal) : {databases: []}]);
+    now = {...stores, databases: messages.databases};
 }
 
 async function tick() {
@@ -302,7 +314,7 @@ async function start() {
     try {
         await lookNow();
     } catch {
-        now = {stores: []}; // the page says so
+        now = {stores: [], databases: []}; // the page says so
     }
     seen = Date.now();
     timer = setInterval(tick, REFRESH_MS);

@@ -4,29 +4,42 @@
 
 import {Problem, h, update, get, ofStore, mark, box, time, age, span, table, facts, panel,
         pad, many, number, bytes} from './dom.js';
+import {needs} from './messages.js';
 import {sources} from './metrics.js';
 import {sum, sums, spark, total} from './plot.js';
 
 // ---- What needs a person now
 
+const list = (parts) => parts.length < 2 ? parts.join('') :
+    parts.slice(0, -1).join(', ') + ' and ' + parts[parts.length - 1];
+
 function call(now) {
     const known = now.stores.filter((s) => s.counts);
     const silent = now.stores.filter((s) => !s.counts).map((s) => s.name);
     const n = known.reduce((sum, s) => sum + s.counts.indeterminate, 0);
+    const {outbox, parked, saga} = needs(now.databases);
+    const away = now.databases.filter((d) => !d.answers);
+    const parts = [n && many(n, 'request'), outbox + parked && many(outbox + parked,
+        'message'), saga && many(saga, 'saga')].filter(Boolean);
+    const one = n + outbox + parked + saga === 1;
     const oldest = known.map((s) => s.oldest_waiting).filter(Boolean).sort()[0];
     return [
         silent.length > 0 && box('wrong', h('p', {}, '\u2716 What waits is not ' +
             'known of: ' + silent.join(', ') + '. Look whether its server or its ' +
             'disk is there.')),
-        n > 0 ? h('section', {class: 'call'}, h('div', {},
-            h('strong', {}, many(n, 'request') + (n === 1 ? ' needs' : ' need') +
+        away.map((d) => box('wrong', h('p', {}, '\u2716 The database ' + d.name +
+            ' does not answer: ' + d.trouble))),
+        parts.length > 0 ? h('section', {class: 'call'}, h('div', {},
+            h('strong', {}, list(parts) + (one ? ' needs' : ' need') +
                 ' your decision'),
-            h('p', {}, 'The oldest has waited ', age(oldest, now.now), '. Until ' +
+            n > 0 && h('p', {}, 'The oldest has waited ', age(oldest, now.now), '. Until ' +
                 'you decide, callers who repeat are told \u201coutcome ' +
-                'unknown\u201d.')),
-        h('a', {class: 'button main', href: '#/waiting', 'data-key': 'decide'},
-          n === 1 ? 'Decide it' : 'Decide them')) :
-            !silent.length && h('section', {class: 'call done'}, h('div', {},
+                'unknown\u201d.'), n === 0 && h('p', {}, 'They stay where they ' +
+                'are until somebody decides.')),
+        h('a', {class: 'button main', 'data-key': 'decide', href: n ? '#/waiting' :
+            outbox ? '#/outbox' : parked ? '#/parked' : '#/sagas'},
+        one ? 'Decide it' : 'Decide them')) :
+            !silent.length && !away.length && h('section', {class: 'call done'}, h('div', {},
                 h('strong', {}, '\u2713 Nothing waits for a decision.'),
                 h('p', {}, 'Every outcome is known. There is nothing to do.')))];
 }
