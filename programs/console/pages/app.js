@@ -91,6 +91,9 @@ function drawNav() {
         n > 0 && h('span', {class: calls ? 'badge' : 'count'},
                    n.toLocaleString())));
     })));
+    const here = by('nav').querySelector('[aria-current]');
+    if (here) // on a narrow screen the row of pages is longer than the screen
+        here.parentElement.parentElement.scrollLeft = here.offsetLeft - 60;
 }
 
 function frame(what) {

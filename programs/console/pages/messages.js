@@ -24,10 +24,10 @@ export function needs(databases) {
 const phases = {
     ready: ['\u2192 to be sent', '', 'The next relay sends it.'],
     leased: ['\u2026 being sent', 'runs', 'A relay has it.'],
-    waiting: ['\u2026 tried again later', '', 'It was not taken yet.'],
+    waiting: ['\u2026 tried again later', '', 'It has not ended well yet.'],
     done: ['\u2713 done', 'done', 'It has arrived.'],
-    dead: ['\u2716 not taken', 'wrong', 'It was refused, and is not tried again.'],
-    indeterminate: ['? outcome unknown', 'waits', 'It may have been taken.'],
+    dead: ['\u2716 given up', 'wrong', 'It failed, and is not tried again.'],
+    indeterminate: ['? outcome unknown', 'waits', 'It may have had its effect.'],
     going: ['\u2192 going', 'runs', 'Its steps are being carried out.'],
     confirming: ['\u2192 being confirmed', 'runs', 'Every step was tried.'],
     undoing: ['\u2190 being undone', 'runs', 'What was done is taken back.'],
@@ -96,7 +96,8 @@ function counts(kind, d) {
         return d.sagas;
     return d[kind].reduce((sum, c) => {
         for (const p of kinds[kind].phases)
-            sum[p] = (sum[p] || 0) + (c[p] || 0);
+            if (c[p] !== undefined)
+                sum[p] = (sum[p] || 0) + c[p];
         return sum;
     }, {});
 }

@@ -84,8 +84,7 @@ function runs(values, most, {first, last}, height) {
         run.push([i, height - (height - 2) * v / (most || 1)]);
     });
     // One minute alone is a line, too.
-    return list.map((r) => r.length > 1 ? r : [[r[0][0] - 0.5, r[0][1]],
-                                               [r[0][0] + 0.5, r[0][1]]]);
+    return list.map((r) => r.length > 1 ? r : [[r[0][0] - 1, r[0][1]], r[0]]);
 }
 
 const points = (list) => list.map(([x, y]) => x.toFixed(1) + ',' + y.toFixed(1))
