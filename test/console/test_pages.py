@@ -26,8 +26,11 @@ from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-p
 @pytest.fixture(scope="module")
 def seen(world, console):
     """The console that the browser has open. Both write one audit log."""
-    return world.console("--decide", "--audit", str(console.audit_file),
-                         unix=False, audit=False)
+    return world.console(
+        "--decide", "--audit", str(console.audit_file), "--link",
+        "https://shop.example/orders/{order}?from=once", "--watch",
+        "http://127.0.0.1:%d/once_status" % world.site.gateway.port,
+        unix=False, audit=False)
 
 
 @pytest.fixture(scope="module")
@@ -256,6 +259,157 @@ def test_a_screen_looks_again_by_itself(world, console, chrome):
     assert console.decide(r, "applied").status == 200
     chrome.shows("Something has happened to this record")
     chrome.shows("response-unavailable")
+
+
+def test_looking_again_keeps_what_is_selected_and_focused(world, console, chrome):
+    r = opened(world, console, chrome, "copied")
+    chrome.run("""
+        const code = [...document.querySelectorAll('dd code')].find(
+            (c) => c.textContent === arguments[0]);
+        getSelection().selectAllChildren(code);
+        document.getElementById('action-applied').focus();
+        window.head = document.querySelector('.says .mark').textContent;
+    """, r["name"])
+    eventually(lambda: chrome.run(  # the age was drawn again
+        "return document.querySelector('.says .mark').textContent !== window.head"))
+    assert chrome.run("return getSelection().toString()") == r["name"]
+    assert chrome.focus()[1] == "action-applied"
+
+
+def test_keys_find_and_help(world, console, chrome):
+    world.lose("by-key")
+    r = waiting(console, "by-key")
+    chrome.go("audit")
+    chrome.key("?")
+    assert "find an order" in chrome.find("#help").text
+    chrome.look()
+    chrome.key(Keys.ESCAPE)
+    eventually(lambda: not chrome.run("return document.getElementById('help').open"))
+    chrome.key("/")
+    assert chrome.focus()[1] == "quick-find"
+    chrome.key("order=by-k", Keys.ENTER)
+    chrome.shows("order=by-key")
+    assert "by-k" not in chrome.run("return location.href")
+    chrome.click("#main h1")
+    chrome.key("/", r["name"][:9], Keys.ENTER)
+    chrome.shows("order=by-key")
+    # In a field they are what they are.
+    chrome.click("#q")
+    chrome.key("/?")
+    assert chrome.find("#q").get_attribute("value").endswith("/?")
+    chrome.click("#everything")
+    chrome.shows("Looked at")
+
+
+def test_waiting_is_searched_sorted_and_turned(world, console, chrome):
+    for n in range(28):
+        world.lose("turn%02d" % n)
+    chrome.go("waiting")
+    chrome.shows("order=turn00")
+    total = console.get("stores/main")["counts"]["indeterminate"]
+    chrome.shows("1\u201325 of %d" % total)
+    chrome.click("#next")
+    chrome.shows("26\u2013")
+    chrome.click("#previous")
+    chrome.shows("1\u201325 of")
+    chrome.go("waiting?sort=new")
+    first = chrome.find("tbody tr").text
+    assert "order=turn27" in first
+    chrome.type("#text", "TURN1")
+    chrome.shows("1\u201310 of 10")
+    chrome.driver.refresh()  # and nothing is lost
+    chrome.shows("1\u201310 of 10")
+    assert chrome.find("#text").get_attribute("value") == "TURN1"
+    assert "TURN1" not in chrome.run("return location.href")
+    chrome.type("#text", "no such thing")
+    chrome.shows("Nothing fits this filter. %d requests wait" % total)
+    chrome.run("sessionStorage.removeItem('waiting')")
+
+
+def test_ticks_survive_a_reload_and_are_what_is_decided(world, console, chrome):
+    names = [waiting(console, "turn%02d" % n)["name"] for n in (3, 5)]
+    chrome.go("waiting?sort=what")
+    chrome.run("sessionStorage.setItem('waiting', 'turn0')")
+    chrome.driver.refresh()
+    chrome.shows("1\u201310 of 10")
+    for name in names:
+        chrome.click("[data-key='tick-%s']" % name)
+    chrome.shows("2 ticked")
+    chrome.driver.refresh()
+    chrome.shows("2 ticked")
+    chrome.click("#many")
+    chrome.shows("2 requests that wait")
+    chrome.click("#action-applied")  # one answer for all: nothing to warn of
+    chrome.click("#check")
+    chrome.shows("2 requests of 2 can be decided")
+    assert not chrome.driver.find_elements("id", "for-all")
+    chrome.type("#why", "seen at the bank")
+    chrome.type("#digits", "2")
+    chrome.click("#decide")
+    chrome.shows("2 are decided.")
+    assert {console.record(n)["state"] for n in names} == {"completed"}
+    assert waiting(console, "turn04")
+    chrome.run("sessionStorage.clear()")
+    chrome.go("waiting")
+    chrome.shows("order=")
+    assert "ticked" not in chrome.text()
+
+
+def test_a_link_leads_to_the_order_in_the_service(world, console, chrome):
+    opened(world, console, chrome, "M%C3%BCller%2F..%2F%3Fx%20%26")
+    link = chrome.find("#service")
+    assert link.get_attribute("href") == \
+        "https://shop.example/orders/M%C3%BCller%2F..%2F%3Fx%20%26?from=once"
+    assert link.get_attribute("rel") == "noopener noreferrer"
+
+
+@pytest.mark.parametrize("sent, shown", [
+    ("%D0%97%D0%B0%D0%BA%D0%B0%D0%B7", "order=\u0417\u0430\u043a\u0430\u0437"),
+    ("100%25", "order=100%"), ("%FF%FE", "order=%FF%FE"), ("50%", "order=50%"),
+    # What turns around or hides what stands beside it is not obeyed.
+    ("%E2%80%AEoga", "order=%E2%80%AEoga"), ("a%00b", "order=a%00b")])
+def test_labels_of_any_script(world, console, chrome, sent, shown):
+    world.lose(sent)
+    r = [x for x in console.records(what="waiting", limit=200)
+         if (x["label"] or "").endswith("order=" + sent)][0]
+    chrome.go("record/main/" + r["name"])
+    assert chrome.find("h1").text.endswith(shown)
+    assert r["label"] in chrome.find("#main").text or "%" not in sent
+
+
+def test_times_are_the_readers_with_utc_beside(world, console, chrome):
+    chrome.driver.execute_cdp_cmd("Emulation.setTimezoneOverride",
+                                  {"timezoneId": "Asia/Kolkata"})
+    r = opened(world, console, chrome, "clock")
+    utc = console.record(r["name"])["granted"]
+    hour, minute = int(utc[11:13]), int(utc[14:16])
+    there = (hour * 60 + minute + 330) % 1440
+    chrome.shows("%s UTC" % utc[:19].replace("T", " "))
+    chrome.shows("%d:%02d:%s" % ((there // 60 - 1) % 12 + 1, there % 60, utc[17:19]))
+    chrome.driver.execute_cdp_cmd("Emulation.setTimezoneOverride",
+                                  {"timezoneId": "UTC"})
+
+
+def test_the_last_hour_is_drawn(world, console, seen, chrome):
+    case = world.site.case("/pay/", Answer(200, b"ok"), Answer(200, b"ok"))
+    for _ in range(3):
+        case.post(query="order=drawn", headers=[("X-Tenant", "t")])
+    replayed = 'once_requests_total{store="main",route="-",status="replayed"}'
+    numbers = eventually(lambda: chrome.fetch(
+        "return (await (await fetch('/api/v1/metrics')).json()).series[a[0]]",
+        replayed))
+    assert len(numbers) == 60 and sum(numbers) >= 2
+    chrome.go("")
+    card = chrome.find("[data-key='card-Replayed, not run twice']")
+    eventually(lambda: int(card.find_element("css selector", ".value").text) >= 2)
+    assert card.find_elements("css selector", "polyline")
+    chrome.shows("gateway, Once")
+    chrome.go("metrics")
+    chrome.shows("Requests by what was told")
+    chrome.shows("replayed")
+    chrome.shows("Before the service: claim")
+    chrome.keep("metrics")
+    del console, seen
 
 
 # ---- The other screens ------------------------------------------------------------

@@ -209,8 +209,9 @@ export function decisionForm(r, busy, done, reload) {
     return panel('Decide', null, h('div', {class: 'pad', id: 'decision'},
         h('p', {}, 'Find out at the service first. What you say is final: every ' +
           'repeat gets it as its answer.'), says.element,
-        h('p', {}, h('button', {type: 'button', id: 'check', onclick: check},
-                     'Show what repeats would get')), out));
+        h('p', {}, h('button', {type: 'button', class: 'main', id: 'check',
+                                  onclick: check}, 'Show what repeats would get')),
+        out));
 }
 
 // ---- Many

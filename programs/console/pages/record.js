@@ -119,11 +119,14 @@ function decisions(audit) {
             hint: [l.why, l.way].filter(Boolean).join(' \u00b7 ')}));
 }
 
+// A decision stands in the record and in the audit log, which knows more of it.
 function story(r, events, audit) {
-    const all = [...events.map((e) => {
+    const decided = decisions(audit);
+    const last = decided.filter((l) => l.look === 'done').pop();
+    const all = [...events.filter((e) => e.what !== 'decided' || !last).map((e) => {
         const [look, what, hint] = event(r, e);
         return {time: e.time, look, what, hint};
-    }), ...decisions(audit)];
+    }), ...decided];
     all.sort((a, b) => a.time < b.time ? -1 : a.time > b.time ? 1 : 0);
     return h('ol', {class: 'story'}, all.map((e) => h('li', {class: e.look},
         h('b', {}, e.what), time(e.time, r.now),
