@@ -104,7 +104,7 @@ struct console {
     struct console_database databases[CONSOLE_DATABASES_MAX];
     size_t n_databases;
     struct console_watch *watch;
-    int decide; /* 0: read-only, whatever the rights say */
+    int decide;       /* 0: read-only, whatever the rights say */
     const char *link; /* where the service shows an order; NULL */
     const char *audit_path;
     once__audit *audit;
@@ -139,9 +139,9 @@ struct console_request {
     struct MHD_Connection *c;
     const char *method;
     struct console_caller caller;
-    struct console_store *store;  /* of the path, or NULL */
+    struct console_store *store;       /* of the path, or NULL */
     struct console_database *database; /* the same */
-    uint8_t name[ONCE_NAME_SIZE]; /* the same, a record's */
+    uint8_t name[ONCE_NAME_SIZE];      /* the same, a record's */
     int has_name;
     /* What its head says: it is refused, or who answers it. */
     unsigned refused; /* a status, or 0 */

@@ -25,7 +25,8 @@ char *console_path_of(const struct console_store *s)
     size_t n = strlen(s->driver);
 
     if (memory != NULL &&
-        (strcmp(s->driver, "journal") == 0 || strcmp(s->driver, "sqlite") == 0) &&
+        (strcmp(s->driver, "journal") == 0 ||
+         strcmp(s->driver, "sqlite") == 0) &&
         once__named_url(s->url, memory, &url, NULL) == ONCE_OK &&
         strncmp(url, s->driver, n) == 0 && url[n] == ':')
         path = strndup(url + n + 1, strcspn(url + n + 1, "?"));

@@ -96,9 +96,8 @@ static json_t *json_store(struct console_store *s)
     return json_pack(
         "{s:s, s:s, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, "
         "s:o}",
-        "name",
-        s->name, "driver", s->driver, "durable", caveat[0] == '\0', "caveat",
-        text_or_null(caveat), "answers", why[0] == '\0', "trouble",
+        "name", s->name, "driver", s->driver, "durable", caveat[0] == '\0',
+        "caveat", text_or_null(caveat), "answers", why[0] == '\0', "trouble",
         text_or_null(why), "event", text_or_null(trouble), "head", head_of(s),
         "counts", counts_of(s), "oldest_waiting", cli_json_time(oldest.ms),
         "corrupt_seen", (json_int_t)stats.corrupt, "unanswered",

@@ -64,8 +64,7 @@ static int add_store(struct console *con, const char *text)
 {
     struct console_store *s = &con->stores[con->n];
     size_t n = console_name_size(text), i;
-    const char *named =
-        n > 0 || text[0] == '@' ? NULL : once__named_in(text);
+    const char *named = n > 0 || text[0] == '@' ? NULL : once__named_in(text);
 
     if (con->n == CONSOLE_STORES_MAX)
         return cli_usage(con->cli, "--store may be given %d times",
@@ -82,12 +81,24 @@ static int add_store(struct console *con, const char *text)
     return CLI_OK;
 }
 
+/* What pages show of the command line: it is JSON, and so no other bytes. */
+static int is_plain(const char *text)
+{
+    for (; *text != '\0'; text++)
+        if (*text <= 0x20 || *text >= 0x7f)
+            return 0;
+    return 1;
+}
+
 /* A page makes a link of it: only to what a browser may open. */
 static int take_link(struct console *con, const char *text)
 {
+    if (!is_plain(text))
+        return cli_usage(con->cli, "--link is ASCII without spaces");
     if (strncmp(text, "https://", 8) != 0 && strncmp(text, "http://", 7) != 0)
         return cli_usage(con->cli, "--link is an https or http address");
-    if (strchr(text, '{') == NULL || strcspn(text, "{") < 8 + strcspn(text + 8, "/"))
+    if (strchr(text, '{') == NULL ||
+        strcspn(text, "{") < 8 + strcspn(text + 8, "/"))
         return cli_usage(con->cli, "--link has {label} or {order} in its path");
     con->link = text;
     return CLI_OK;
@@ -143,7 +154,9 @@ static int take(const struct cli *c, void *user, int o)
     case CONSOLE_OPT_DATABASE:
         return add_database(con, optarg);
     case CONSOLE_OPT_WATCH:
-        return console_watch_add(con->watch, optarg);
+        return is_plain(optarg)
+                   ? console_watch_add(con->watch, optarg)
+                   : cli_usage(c, "--watch is ASCII without spaces");
     case CONSOLE_OPT_LINK:
         return take_link(con, optarg);
     case CONSOLE_OPT_HOST:

@@ -121,20 +121,21 @@ static json_t *hash_or_null(const char *secret)
 static json_t *json_message(int64_t no, const char *of, const char *phase,
                             uint32_t seen, const once_message *m)
 {
-    return json_pack("{s:o, s:s, s:s, s:I, s:o, s:o, s:o, s:I}", "name",
-                     json_sprintf("%lld", (long long)no), "of", of, "phase",
-                     phase, "seen", (json_int_t)seen, "id", hash_or_null(m->id),
-                     "key", hash_or_null(m->key), "type",
-                     text_or_null(m->type), "bytes", (json_int_t)m->body.size);
+    return json_pack("{s:o, s:o, s:s, s:I, s:o, s:o, s:o, s:I}", "name",
+                     json_sprintf("%lld", (long long)no), "of",
+                     text_or_null(of), "phase", phase, "seen", (json_int_t)seen,
+                     "id", hash_or_null(m->id), "key", hash_or_null(m->key),
+                     "type", text_or_null(m->type), "bytes",
+                     (json_int_t)m->body.size);
 }
 
 static json_t *json_outgoing(const struct once__outgoing *o, uint64_t now_ms)
 {
     int leased = o->phase == ONCE__ROW_READY && o->lease_ms > now_ms;
-    json_t *one = json_message(
-        o->seq, o->m.route,
-        leased ? "leased" : word(phases, COUNT(phases), o->phase), o->attempts,
-        &o->m);
+    json_t *one =
+        json_message(o->seq, o->m.route,
+                     leased ? "leased" : word(phases, COUNT(phases), o->phase),
+                     o->attempts, &o->m);
 
     json_object_set_new(one, "at", cli_json_time(o->at_ms));
     json_object_set_new(one, "due",
@@ -148,9 +149,9 @@ static json_t *json_outgoing(const struct once__outgoing *o, uint64_t now_ms)
 
 static json_t *json_parked(const struct once__parked *p)
 {
-    json_t *one =
-        json_message(p->no, p->m.consumer, word(phases, COUNT(phases), p->state),
-                     p->m.attempt, &p->m);
+    json_t *one = json_message(p->no, p->m.consumer,
+                               word(phases, COUNT(phases), p->state),
+                               p->m.attempt, &p->m);
 
     json_object_set_new(one, "at", cli_json_time(p->at_ms));
     json_object_set_new(
@@ -162,14 +163,13 @@ static json_t *json_parked(const struct once__parked *p)
 
 static json_t *json_saga(const struct once__saga_row *s)
 {
-    return json_pack("{s:o, s:o, s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "name",
-                     text_or_null(s->gid), "of", text_or_null(s->kind), "phase",
-                     word(states, COUNT(states), s->state), "seen",
-                     (json_int_t)s->version, "step_count", (json_int_t)s->steps,
-                     "at", cli_json_time(s->at_ms), "since",
-                     cli_json_time(s->since_ms), "due",
-                     cli_json_time(s->deadline_ms), "text",
-                     text_or_null(s->note));
+    return json_pack(
+        "{s:o, s:o, s:s, s:I, s:I, s:o, s:o, s:o, s:o}", "name",
+        text_or_null(s->gid), "of", text_or_null(s->kind), "phase",
+        word(states, COUNT(states), s->state), "seen", (json_int_t)s->version,
+        "step_count", (json_int_t)s->steps, "at", cli_json_time(s->at_ms),
+        "since", cli_json_time(s->since_ms), "due",
+        cli_json_time(s->deadline_ms), "text", text_or_null(s->note));
 }
 
 static json_t *json_step(const struct once__saga_step_row *t)
@@ -177,7 +177,7 @@ static json_t *json_step(const struct once__saga_step_row *t)
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "state",
         word(step_states, COUNT(step_states), t->step.state), "failed",
-        t->step.failed == 0               ? json_null()
+        t->step.failed == 0                ? json_null()
         : t->step.failed == ONCE__ROW_DEAD ? json_string("refused")
                                            : json_string("outcome unknown"),
         "try", text_or_null(t->try_to), "confirm", text_or_null(t->confirm_to),
@@ -235,8 +235,7 @@ static int count_sagas(struct console_database *d, json_t *o, once_error *err)
 
     for (i = ONCE__SAGA_GOING; rc == ONCE_OK && i <= ONCE__SAGA_STUCK; i++)
         if (i != ONCE__SAGA_DONE && i != ONCE__SAGA_UNDONE)
-            json_object_set_new(o, states[i],
-                                json_integer((json_int_t)n.n[i]));
+            json_object_set_new(o, states[i], json_integer((json_int_t)n.n[i]));
     if (rc == ONCE_OK)
         json_object_set_new(o, "stuck_ms",
                             json_integer((json_int_t)n.stuck_ms));
@@ -257,12 +256,12 @@ static json_t *json_database(struct console_database *d)
     if (rc == ONCE_OK)
         rc = count_sagas(d, sagas, &err);
     leave(d);
-    return json_pack(
-        "{s:s, s:b, s:o, s:o, s:o, s:o}", "name", d->name, "answers",
-        rc == ONCE_OK, "trouble",
-        rc == ONCE_OK ? json_null()
-                      : text_or_null(err.text[0] ? err.text : once_text(rc)),
-        "outbox", outbox, "parked", parked, "sagas", sagas);
+    return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o}", "name", d->name,
+                     "answers", rc == ONCE_OK, "trouble",
+                     rc == ONCE_OK
+                         ? json_null()
+                         : text_or_null(err.text[0] ? err.text : once_text(rc)),
+                     "outbox", outbox, "parked", parked, "sagas", sagas);
 }
 
 enum MHD_Result console_databases(struct console_request *ask)
@@ -308,16 +307,18 @@ static const char *read_question(const json_t *body, const char *name,
     q->phase = q->kind == ONCE__MESSAGE_SAGA
                    ? number_of(states, COUNT(states), phase)
                    : number_of(phases, COUNT(phases), phase);
-    if (phase != NULL && q->phase < 0)
+    if (phase != NULL && (q->phase < 0 || (q->kind == ONCE__MESSAGE_PARKED &&
+                                           (q->phase == ONCE__ROW_READY ||
+                                            q->phase == ONCE__ROW_DONE))))
         return "phase";
     q->of = console_text(body, "of", &bad);
-    if (bad || (q->of != NULL && (q->of[0] == '\0' ||
-                                  strlen(q->of) > ONCE_ID_MAX)))
+    if (bad ||
+        (q->of != NULL && (q->of[0] == '\0' || strlen(q->of) > ONCE_ID_MAX)))
         return "of";
     q->name = console_text(body, name, &bad);
-    if (bad || (q->name != NULL && (strlen(q->name) > ONCE_ID_MAX ||
-                                    (q->kind != ONCE__MESSAGE_SAGA &&
-                                     !is_number(q->name)))))
+    if (bad || (q->name != NULL &&
+                (strlen(q->name) > ONCE_ID_MAX ||
+                 (q->kind != ONCE__MESSAGE_SAGA && !is_number(q->name)))))
         return name;
     q->limit = (size_t)console_number(body, "limit", 1, PAGE, 50, &bad);
     return bad ? "limit" : NULL;
@@ -334,8 +335,9 @@ static int list_outbox(struct console_database *d, const struct question *q,
     struct once__outbox_filter f = {q->of, q->phase, number(q->name), q->limit};
     struct once__outgoing_list l;
     size_t i;
-    int rc = one ? ONCE__ASK(d->base, once__outbox_get, number(q->name), &l, err)
-                 : ONCE__ASK(d->base, once__outbox_list, &f, &l, err);
+    int rc =
+        one ? ONCE__ASK(d->base, once__outbox_get, number(q->name), &l, err)
+            : ONCE__ASK(d->base, once__outbox_list, &f, &l, err);
 
     if (rc != ONCE_OK)
         return rc;
@@ -352,8 +354,9 @@ static int list_parked(struct console_database *d, const struct question *q,
                                     number(q->name), q->limit};
     struct once__parked_list l;
     size_t i;
-    int rc = one ? ONCE__ASK(d->base, once__parked_get, number(q->name), &l, err)
-                 : ONCE__ASK(d->base, once__parked_list, &f, &l, err);
+    int rc =
+        one ? ONCE__ASK(d->base, once__parked_get, number(q->name), &l, err)
+            : ONCE__ASK(d->base, once__parked_list, &f, &l, err);
 
     if (rc != ONCE_OK)
         return rc;
@@ -404,8 +407,8 @@ static int one_saga(struct console_database *d, const char *gid, json_t *list,
     return rc == ONCE_FREE ? ONCE_OK : rc;
 }
 
-static int list_of(struct console_database *d, const struct question *q, int one,
-                   json_t *list, once_error *err)
+static int list_of(struct console_database *d, const struct question *q,
+                   int one, json_t *list, once_error *err)
 {
     int rc = connect_to(d, err);
 
@@ -414,8 +417,8 @@ static int list_of(struct console_database *d, const struct question *q, int one
     else if (rc == ONCE_OK && q->kind == ONCE__MESSAGE_PARKED)
         rc = list_parked(d, q, one, list, err);
     else if (rc == ONCE_OK)
-        rc = one ? one_saga(d, q->name, list, err)
-                 : list_sagas(d, q, list, err);
+        rc =
+            one ? one_saga(d, q->name, list, err) : list_sagas(d, q, list, err);
     leave(d);
     return rc;
 }
@@ -511,7 +514,8 @@ static const char *read_choice(struct console_request *ask,
         return "why: 1 to 512 bytes on one line are needed, of a row less; it";
     if (json_object_get(ask->body, "seen") == NULL)
         return "seen";
-    c->seen = (uint32_t)console_number(ask->body, "seen", 0, INT32_MAX, 0, &bad);
+    c->seen =
+        (uint32_t)console_number(ask->body, "seen", 0, INT32_MAX, 0, &bad);
     c->step = (size_t)console_number(ask->body, "step", 1, ONCE_SAGA_STEPS_MAX,
                                      0, &bad);
     return bad ? "seen or step" : NULL;
@@ -522,10 +526,9 @@ static enum MHD_Result answer(struct console_request *ask, int rc,
 {
     switch (rc) {
     case ONCE_OK:
-        return console_reply(
-            ask, MHD_HTTP_OK,
-            json_pack("{s:b, s:s?}", "ok", 1, "audit_lacks",
-                      log->code != 0 ? log->text : NULL));
+        return console_reply(ask, MHD_HTTP_OK,
+                             json_pack("{s:b, s:s?}", "ok", 1, "audit_lacks",
+                                       log->code != 0 ? log->text : NULL));
     case ONCE_FREE:
         return console_problem(ask, MHD_HTTP_NOT_FOUND, "gone",
                                "It is not there any more.");

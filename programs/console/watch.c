@@ -25,10 +25,10 @@ enum {
     MINUTES = 60,
     EVERY_S = 10,
     SERIES_MAX = 2048,
-    KEY_MAX = 512,         /* bytes of a name with its labels     */
-    TEXT_MAX = 4 << 20,    /* bytes of a page of metrics          */
-    WAIT_MS = 3000,        /* for one                             */
-    STALE_MS = 60 * 1000   /* a file is of one that is there if it is younger */
+    KEY_MAX = 512,       /* bytes of a name with its labels     */
+    TEXT_MAX = 4 << 20,  /* bytes of a page of metrics          */
+    WAIT_MS = 3000,      /* for one                             */
+    STALE_MS = 60 * 1000 /* a file is of one that is there if it is younger */
 };
 
 struct series {
@@ -320,15 +320,25 @@ static int pause_a_while(struct console_watch *w)
     return go;
 }
 
+static int is_wanted(struct console_watch *w)
+{
+    int wanted;
+
+    pthread_mutex_lock(&w->lock);
+    wanted = !w->ends;
+    pthread_mutex_unlock(&w->lock);
+    return wanted;
+}
+
 static void *work(void *user)
 {
     struct console_watch *w = user;
     size_t i;
 
     do {
-        for (i = 0; i < w->con->n; i++)
+        for (i = 0; i < w->con->n && is_wanted(w); i++)
             look_at_store(w, i);
-        for (i = 0; i < w->n; i++)
+        for (i = 0; i < w->n && is_wanted(w); i++)
             look_at_source(w, w->sources[i]);
     } while (pause_a_while(w));
     return NULL;
@@ -447,8 +457,8 @@ static json_t *json_minutes(const struct console_watch *w, const double *values)
     size_t i;
 
     for (i = 1; i <= MINUTES; i++)
-        json_array_append_new(
-            list, json_value(values[(w->minute + i) % MINUTES]));
+        json_array_append_new(list,
+                              json_value(values[(w->minute + i) % MINUTES]));
     return list;
 }
 

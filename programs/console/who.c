@@ -384,13 +384,11 @@ enum MHD_Result console_session(struct console_request *ask)
         json_array_append_new(stores, json_string(con->stores[i].name));
     for (i = 0; i < con->n_databases; i++)
         json_array_append_new(databases, json_string(con->databases[i].name));
-    return console_reply(ask, MHD_HTTP_OK,
-                         json_pack("{s:s, s:s, s:o, s:b, s:b, s:s, s:s?, s:o, s:o}",
-                                   "user",
-                                   ask->caller.who.name, "way",
-                                   ask->caller.who.way, "rights", list,
-                                   "decide", con->decide, "signs_out",
-                                   !con->listen.local, "version", ONCE_VERSION,
-                                   "link", con->link, "stores", stores, "databases",
-                                   databases));
+    return console_reply(
+        ask, MHD_HTTP_OK,
+        json_pack("{s:s, s:s, s:o, s:b, s:b, s:s, s:s?, s:o, s:o}", "user",
+                  ask->caller.who.name, "way", ask->caller.who.way, "rights",
+                  list, "decide", con->decide, "signs_out", !con->listen.local,
+                  "version", ONCE_VERSION, "link", con->link, "stores", stores,
+                  "databases", databases));
 }

@@ -130,6 +130,8 @@ def test_sagas_are_moved_on(console, shop):
 @pytest.mark.parametrize("path, body", [
     ("rows", {}), ("rows", {"kind": "none"}), ("rows", {"kind": 7}),
     ("rows", {"kind": "outbox", "phase": "stuck"}),
+    ("rows", {"kind": "parked", "phase": "ready"}),
+    ("rows", {"kind": "parked", "phase": "done"}),
     ("rows", {"kind": "outbox", "after": "x"}),
     ("rows", {"kind": "outbox", "limit": 0}),
     ("rows", {"kind": "outbox", "of": "x" * 300}),

@@ -276,6 +276,32 @@ def test_looking_again_keeps_what_is_selected_and_focused(world, console, chrome
     assert chrome.focus()[1] == "action-applied"
 
 
+def test_what_was_typed_is_there_after_a_reload(world, console, chrome):
+    r = opened(world, console, chrome, "typed")
+    chrome.click("#action-failure")
+    chrome.type("#status", "402")
+    chrome.type("#headers", "X-Why: no")
+    chrome.type("#answer", "declined")
+    chrome.driver.refresh()
+    chrome.shows("What became of it?")
+    assert chrome.find("#action-failure").is_selected()
+    assert [chrome.find(f).get_attribute("value") for f in (
+        "#status", "#headers", "#answer")] == ["402", "X-Why: no", "declined"]
+    chrome.click("#check")
+    assert "declined" in chrome.find("#reply").text
+    # It is of this attempt; of another nothing is chosen beforehand.
+    other = opened(world, console, chrome, "typed-2")
+    assert not chrome.driver.find_elements("css selector", ":checked[type=radio]")
+    del other
+    chrome.go("record/main/" + r["name"])
+    chrome.click("#check")
+    chrome.type("#why", "w")
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
+    chrome.shows("Decided: failure.")
+    assert "declined" not in chrome.run("return JSON.stringify(sessionStorage)")
+
+
 def test_keys_find_and_help(world, console, chrome):
     world.lose("by-key")
     r = waiting(console, "by-key")
@@ -327,11 +353,13 @@ def test_waiting_is_searched_sorted_and_turned(world, console, chrome):
 
 
 def test_ticks_survive_a_reload_and_are_what_is_decided(world, console, chrome):
-    names = [waiting(console, "turn%02d" % n)["name"] for n in (3, 5)]
+    for n in range(3):
+        world.lose("tick%d" % n)
+    names = [waiting(console, "tick%d" % n)["name"] for n in (0, 2)]
     chrome.go("waiting?sort=what")
-    chrome.run("sessionStorage.setItem('waiting', 'turn0')")
+    chrome.run("sessionStorage.setItem('waiting', 'order=tick')")
     chrome.driver.refresh()
-    chrome.shows("1\u201310 of 10")
+    chrome.shows("1\u20133 of 3")
     for name in names:
         chrome.click("[data-key='tick-%s']" % name)
     chrome.shows("2 ticked")
@@ -348,7 +376,7 @@ def test_ticks_survive_a_reload_and_are_what_is_decided(world, console, chrome):
     chrome.click("#decide")
     chrome.shows("2 are decided.")
     assert {console.record(n)["state"] for n in names} == {"completed"}
-    assert waiting(console, "turn04")
+    assert waiting(console, "tick1")
     chrome.run("sessionStorage.clear()")
     chrome.go("waiting")
     chrome.shows("order=")
@@ -474,6 +502,23 @@ def test_a_batch_by_clicking(world, console, chrome):
         again = world.repeat(cases[i], "many%d" % i)
         assert again.status == 503 and again.body == b"the upstream was down"
     assert world.repeat(cases[5], "many5").code() == "response-unavailable"
+
+
+def test_the_audit_log_is_filtered_by_typing(world, console, chrome):
+    for order, why in (("filter-a", "ticket 31"), ("filter-b", "ticket 32")):
+        world.lose(order)
+        r = waiting(console, order)
+        assert console.decide(r, "applied", why=why).status == 200
+    chrome.go("audit")
+    chrome.type("#name", r["name"][:12])
+    chrome.key(Keys.ENTER)
+    chrome.shows("ticket 32")
+    assert "ticket 31" not in chrome.text()
+    chrome.type("#who-did", "nobody-here")
+    chrome.key(Keys.ENTER)
+    chrome.shows("There are no more lines that fit.")
+    chrome.link("Show all")
+    chrome.shows("ticket 31")
 
 
 def test_a_body_by_clicking(world, console, chrome):
@@ -780,11 +825,13 @@ def test_signing_out_leaves_nothing_on_the_page(world, chrome, seen):
     other = world.console(unix=False)
     chrome.open(other.url)
     chrome.shows("Overview")
-    chrome.go("waiting")
+    chrome.go("waiting?sort=new")
     chrome.shows("order=left-behind")
+    chrome.run("sessionStorage.setItem('draft', 'left')")
     chrome.click("#sign-out")
     chrome.shows("You are signed out")
     assert "left-behind" not in chrome.driver.page_source
+    assert chrome.run("return sessionStorage.length") == 0
     chrome.look()
     chrome.keep("signed-out")
     chrome.driver.refresh()
@@ -799,7 +846,7 @@ def test_a_session_that_has_ended_leaves_no_old_page(world, chrome, seen):
     other = world.console(unix=False)
     chrome.open(other.url)
     chrome.shows("Overview")
-    chrome.go("waiting")
+    chrome.go("waiting?sort=new")
     chrome.shows("order=ended")
     chrome.driver.delete_cookie("once_console_%s" % other.port)
     chrome.shows("Your session has ended")
@@ -834,7 +881,7 @@ def test_read_only_pages_have_no_buttons(world, console, chrome, seen):
         world, me() + " decide,body\n"), unix=False)
     chrome.open(other.url)
     chrome.shows("Overview")
-    chrome.go("waiting")
+    chrome.go("waiting?sort=new")
     chrome.shows("order=look-only")
     assert not chrome.driver.find_elements("id", "tick-all")
     chrome.go("record/main/" + r["name"])

@@ -3,8 +3,7 @@
 // app.js - which page, for whom, in which colours; looking again, and what is
 // said when that is not possible; keys.
 
-import {Problem, h, fill, update, get, post, box, say, trouble, mark} from
-    './dom.js';
+import {Problem, h, fill, update, get, post, box, say, trouble} from './dom.js';
 import {overview, store} from './overview.js';
 import {waiting} from './waiting.js';
 import {outbox, parked, sagas, message, needs} from './messages.js';
@@ -181,6 +180,7 @@ function ended(text) {
     session = null;
     answers(null);
     frame(null);
+    sessionStorage.clear();
     fill(by('nav'));
     document.title = 'Signed out \u2013 Once';
     fill(main, h('div', {class: 'page'}, h('h1', {}, text || 'Your session has ended'),

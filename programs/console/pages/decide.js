@@ -33,9 +33,9 @@ function answerFields() {
     let file = null;
     const status = h('input', {id: 'status', type: 'number', min: '200',
                                max: '599'});
-    const headers = h('textarea', {id: 'headers', rows: '3',
+    const headers = h('textarea', {id: 'headers', rows: '2',
                                    spellcheck: 'false'});
-    const body = h('textarea', {id: 'answer', rows: '5', spellcheck: 'false'});
+    const body = h('textarea', {id: 'answer', rows: '4', spellcheck: 'false'});
     const upload = h('input', {id: 'file', type: 'file'});
     const raw = h('input', {id: 'raw', type: 'checkbox'});
     headers.value = 'Content-Type: application/json';
@@ -75,25 +75,52 @@ function answerFields() {
             out.body = body.value;
         return out;
     }
-    return {element, read};
+    const fields = {status, headers, body};
+    const typed = () => Object.fromEntries(Object.entries(fields).map(
+        ([name, f]) => [name, f.value]));
+    const type = (values) => Object.entries(fields).forEach(([name, f]) => {
+        f.value = values[name] ?? f.value;
+    });
+    return {element, read, typed, type};
 }
+
+// What was typed stays in this tab until it was decided, so that a reload loses
+// nothing. A draft is of one fence: of another attempt nothing is known.
+const drafts = {
+    key: (r) => 'draft ' + r.store + ' ' + r.name + ' ' + r.fence,
+    get: (key) => JSON.parse(sessionStorage.getItem(key) || '{}'),
+    set: (key, values) => sessionStorage.setItem(key, JSON.stringify(values)),
+    drop: (key) => sessionStorage.removeItem(key),
+};
 
 // The choice of an action and what belongs to it. Nothing is chosen before: what
 // is chosen is final.
-function sayForm(which, onchange) {
+function sayForm(which, onchange, draft) {
     const answer = answerFields();
     let action = null;
     const place = h('div', {});
+    function choose(a) {
+        action = a;
+        fill(place, (a === 'success' || a === 'failure') && answer.element);
+        onchange();
+        keep();
+    }
+    const keep = () => draft && drafts.set(draft, {action, ...answer.typed()});
     const element = h('div', {}, h('fieldset', {},
         h('legend', {}, 'What became of it?'),
         actions.filter(([a]) => which.includes(a)).map(([a, text, means]) =>
-            choice('action', a, text, means, false, () => {
-                action = a;
-                fill(place, (a === 'success' || a === 'failure') &&
-                    answer.element);
-                onchange();
-            }))), place);
-    element.addEventListener('input', onchange);
+            choice('action', a, text, means, false, () => choose(a)))), place);
+    element.addEventListener('input', () => {
+        onchange();
+        keep();
+    });
+    const before = draft ? drafts.get(draft) : {};
+    const chosen = before.action && element.querySelector('#action-' + before.action);
+    if (chosen) {
+        answer.type(before);
+        chosen.checked = true;
+        choose(before.action);
+    }
     async function read() {
         if (action === null)
             throw new Problem(0, {title: 'Choose first what became of it.'});
@@ -136,10 +163,11 @@ export function decisionForm(r, busy, done, reload) {
     const which = actions.map(([a]) => a).filter(
         (a) => a !== 'reopen' || r.takeover);
     // Whatever is changed is checked again, and is another decision.
+    const draft = drafts.key(r);
     const says = sayForm(which, () => {
         key = newKey();
         fill(out);
-    });
+    }, draft);
     const shownFence = {fence: r.fence, attempt: r.attempt};
 
     // What was typed stays: an answer that was lost is asked for again, with the
@@ -156,6 +184,7 @@ export function decisionForm(r, busy, done, reload) {
         busy(true);
         try {
             const {record, audit_lacks: lacks} = await post(path, body, key);
+            drafts.drop(draft);
             await done((record.state === 'indeterminate' ? 'Noted.' :
                 'Decided: ' + (record.kind || record.state) + '. Repeats get it ' +
                 'from now on.') + (lacks ? ' But the audit log lacks its second ' +

@@ -78,7 +78,7 @@ const groups = [
         ['Attempts by outcome', (m) => [count(m, 'once_attempts_total',
             'outcome'), each]],
         ['Requests by route', (m) => [sums(m, 'once_requests_total', (l) =>
-            l.store + ', ' + l.route), each]],
+            l.route === '-' ? l.store : l.store + ', ' + l.route), each]],
         ['Released, by reason', (m) => [count(m, 'once_attempts_total', 'reason',
             is('outcome', 'released')), each]],
         ['Dry run: what would have become', (m) => [count(m, 'once_would_total',
