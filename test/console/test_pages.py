@@ -893,3 +893,30 @@ def test_read_only_pages_have_no_buttons(world, console, chrome, seen):
     assert chrome.fetch(SEND, path, body, key, {}) == [403, "read-only"]
     assert waiting(console, "look-only") == r
     chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+@pytest.mark.complains
+def test_one_store_that_is_silent_hides_nothing_of_the_others(world, console,
+                                                             chrome, seen):
+    world.lose("heard")
+    other = world.console("--decide", unix=False, stores={
+        "main": world.url, "quiet": "redis://127.0.0.1:1/0"})
+    chrome.open(other.url)
+    chrome.shows("What waits is not known of: quiet.")
+    chrome.shows("your decision")
+    chrome.go("waiting?sort=new")
+    chrome.shows("What waits is not known of: quiet.")
+    chrome.shows("order=heard")
+    chrome.look()
+    chrome.go("waiting?store=quiet")
+    chrome.shows("What waits is not known of: quiet.")
+    assert "Nothing waits" not in chrome.text()
+    chrome.go("find")
+    chrome.type("#q", "order=heard")
+    chrome.click("#search")
+    chrome.shows("It may be in quiet, which does not answer.")
+    chrome.shows("POST /pay/")
+    chrome.go("batch?realm=" + waiting(console, "heard")["group"])
+    chrome.shows("What waits is not known of: quiet.")
+    chrome.shows("order=heard")
+    chrome.open("http://127.0.0.1:%s/" % seen.port)

@@ -222,7 +222,7 @@ def test_twelve_pictures(site, chrome):
     answer(chrome, "success", "201", '{"charge": "ch_1"}')
     chrome.type("#why", "the ledger has it, ticket 12")
     chrome.type("#digits", lost["name"][:8])
-    show("decide", None, 1440, 900, at="#what-repeats-get")
+    show("decide", None, 1440, 900, at="#check")
     chrome.click("#decide")
     chrome.shows("Decided: success.")
     show("decided", None, 1440, 800)

@@ -116,6 +116,11 @@ async function show() {
     const context = {
         page, session, words, parameters,
         now: () => now,
+        // After a decision: what waits is less.
+        async poll() {
+            await lookNow();
+            drawNav();
+        },
         // Long work: the page is shown before it is whole; is it still wanted?
         early: () => mine === shown && !page.isConnected && fill(main, page),
         alive: () => mine === shown,

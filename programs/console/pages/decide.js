@@ -6,8 +6,8 @@
 
 import {Problem, h, fill, post, ofStore, newKey, box, table, rowsOf, field, choice,
         trouble, base64, shown, reason, about, age, link, panel, pad, mark,
-        many, say} from './dom.js';
-import {gather, fits, ticked, BATCH_MAX} from './waiting.js';
+        many, decided, say} from './dom.js';
+import {gather, silence, fits, ticked, BATCH_MAX} from './waiting.js';
 
 const FILE_MAX = 1 << 20;
 const CHUNK = 10;   // of a batch: about a second
@@ -311,14 +311,15 @@ function lastForm(chosen, what, good, decide) {
 
 async function chosenOf(session, {ticked: byTicks, ...p}) {
     const names = byTicks && ticked.all();
-    const {all, now} = await gather(session.stores.filter(
+    const it = await gather(session.stores.filter(
         (s) => !p.store || s === p.store));
-    return {now, chosen: all.filter(names ? (r) => names.has(r.name) :
+    const {all, now} = it;
+    return {now, silent: silence(it), chosen: all.filter(names ? (r) => names.has(r.name) :
         fits(p, '', now)).slice(0, BATCH_MAX)};
 }
 
-export async function batch({page, title, session, parameters}) {
-    const {chosen, now} = await chosenOf(session, parameters);
+export async function batch({page, title, session, parameters, poll}) {
+    const {chosen, now, silent} = await chosenOf(session, parameters);
     const of = new Map(chosen.map((r) => [r.name, r]));
     const out = h('div', {class: 'page'});
     let key = newKey();
@@ -340,10 +341,11 @@ export async function batch({page, title, session, parameters}) {
             fill(place, stopped && box('wrong', h('p', {},
                 '\u2716 It stopped at the last one of these: look at it, then ' +
                 'begin again.')),
-            !stopped && box('done', h('p', {id: 'decided', tabindex: '-1'},
-                '\u2713 ' + list.filter((o) => o.ok).length + ' are decided.')),
+            !stopped && decided(list.filter((o) => o.ok).length + ' are decided.',
+                                '#/waiting', 'What else waits'),
             results('Decided', list, of));
             ticked.set([]);
+            await poll();
             say('The batch has ended.');
         } catch (problem) {
             place.append(trouble(problem));
@@ -368,6 +370,8 @@ export async function batch({page, title, session, parameters}) {
         'each of these, by its own fence, ten a second. It stops where the store ' +
         'does not answer.', h('a', {class: 'way', href: '#/waiting'},
                               '\u2039 Waiting')));
+    if (silent)
+        page.append(silent);
     if (!chosen.length) {
         page.append(box('', h('p', {id: 'none-fits'}, Object.values(parameters).some(
             (v) => v) ? 'Nothing that waits fits this filter, or is ticked.' :

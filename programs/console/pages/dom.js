@@ -190,6 +190,12 @@ export function bytes(n) {
     return (n < 10 && at > 0 ? n.toFixed(1) : Math.round(n)) + ' ' + units[at];
 }
 
+// What was decided, and what comes next.
+export function decided(text, href, next) {
+    return box('done', h('p', {id: 'decided', tabindex: '-1'}, '\u2713 ' + text, ' ',
+                         h('a', {href}, next)));
+}
+
 // A state is a sign and a word; the colour only helps.
 const states = {
     indeterminate: ['?', 'outcome unknown', 'waits'],

@@ -51,21 +51,26 @@ function found(list, now) {
             [{class: 'tight'}, h('code', {}, r.name.slice(0, 16))]]})));
 }
 
+// Nothing found where a store is silent says nothing of that store.
+const unheard = (silent) => silent.length > 0 && box('wrong', h('p', {},
+    '\u2716 It may be in ' + silent.join(', ') + ', which does not answer.'));
+
 const none = () => box('', h('p', {}, 'There is no such record. It may have been ' +
     'forgotten, or it was never here.'));
 
 // ---- By a text: at once what waits and what is in flight, then the rest
 
 async function atOnce(text) {
-    let matches = [], complete = true, now;
+    let matches = [], complete = true, silent = [], now;
     for (const question of questions(text)) {
         const some = await post('find', question);
         const known = new Set(matches.map((r) => r.name));
         matches = matches.concat(some.matches.filter((r) => !known.has(r.name)));
         complete = complete && some.complete;
         ({now} = some);
+        silent = [...new Set([...silent, ...some.silent])];
     }
-    return {matches, complete, now};
+    return {matches, complete, silent, now};
 }
 
 // Every record there is, page by page; it can be ended.
@@ -126,13 +131,13 @@ async function byText(text, out, context) {
            h('button', {type: 'button', id: 'everything', onclick: () =>
                searching(place, rest, text, context, first)},
              'Search every record')));
-    fill(out, place, rest);
+    fill(out, unheard(first.silent), place, rest);
     say(first.matches.length + ' found.');
 }
 
 async function byParts(question, out) {
-    const {now, matches, complete} = await post('find', question);
-    fill(out, h('div', {class: 'panel'}, matches.length ? found(matches, now) :
+    const {now, matches, complete, silent} = await post('find', question);
+    fill(out, unheard(silent), h('div', {class: 'panel'}, matches.length ? found(matches, now) :
         none()), !complete && h('p', {}, 'There may be more: be more exact.'));
     say(matches.length + ' found.');
 }

@@ -4,7 +4,7 @@
 // alike, one of them with what can be decided about it, and how many need that.
 
 import {h, fill, update, post, query, box, mark, time, age, span, table, panel, pad,
-        facts, field, choice, trouble, number, many, say} from './dom.js';
+        facts, field, choice, decided, trouble, number, many, say} from './dom.js';
 
 const PAGE = 50;
 
@@ -253,7 +253,8 @@ function decisionForm(d, kind, r, done) {
                                      form));
 }
 
-export async function message({page, title, session, words: [d, kind, name], again}) {
+export async function message({page, title, session, words: [d, kind, name], poll,
+                               again}) {
     const k = kinds[kind];
     const head = h('div', {}), beside = h('div', {}), place = h('div', {});
     let r = null, now;
@@ -275,8 +276,9 @@ export async function message({page, title, session, words: [d, kind, name], aga
         place.hidden = !place.firstChild;
     }
     async function done(text) {
-        const said = box('done', h('p', {id: 'decided', tabindex: '-1'},
-                                   '\u2713 ' + text));
+        const said = decided(text, '#/' + k.path + '?' + query({db: d}),
+                             'What else there is');
+        await poll().catch(() => {}); // the next look says so
         try {
             await ask();
             drawAll(said);

@@ -75,7 +75,8 @@ function cards(m) {
     return h('div', {class: 'grid'}, [['Outcomes unknown', 'waiting', 'c3'],
         ['In flight', 'in_flight', 'c5']].map(([name, what, colour]) => {
         const values = most(what);
-        return card(name, number(values[59]),
+        return card(name, m.stores.some((s) => s[what][59] === null) ? '\u2013' :
+            number(values[59]),
                     spark(m, name, values, colour, false));
     }));
 }
@@ -159,8 +160,8 @@ function stores(now) {
         key: 'store-' + s.name,
         cells: [[{class: 'text'}, h('a', {href: '#/store/' + s.name,
             'data-key': s.name}, h('b', {}, s.name)),
-        h('span', {class: 'hint'}, s.driver + (s.durable ? ', durable' :
-            ': ' + s.caveat))],
+        h('span', {class: 'hint'}, s.driver + (!s.durable ? ': ' + s.caveat :
+            s.answers ? ', durable' : ''))],
         tight(health(s)), tight(waits(s)), tight(flies(s)),
         tight(rest(s.counts)), tight(size(s))]}))));
 }

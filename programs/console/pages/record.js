@@ -4,8 +4,8 @@
 // told now, and deciding it.
 
 import {h, fill, update, get, post, ofStore, box, state, reason, time, span,
-        plain, facts, panel, pad, copied, field, trouble, shown, say} from
-    './dom.js';
+        plain, facts, panel, pad, copied, field, trouble, shown, say,
+    decided} from './dom.js';
 import {decisionForm} from './decide.js';
 import {whoOf, didOf} from './lists.js';
 
@@ -121,12 +121,12 @@ function decisions(audit) {
 
 // A decision stands in the record and in the audit log, which knows more of it.
 function story(r, events, audit) {
-    const decided = decisions(audit);
-    const last = decided.filter((l) => l.look === 'done').pop();
+    const lines = decisions(audit);
+    const last = lines.filter((l) => l.look === 'done').pop();
     const all = [...events.filter((e) => e.what !== 'decided' || !last).map((e) => {
         const [look, what, hint] = event(r, e);
         return {time: e.time, look, what, hint};
-    }), ...decided];
+    }), ...lines];
     all.sort((a, b) => a.time < b.time ? -1 : a.time > b.time ? 1 : 0);
     return h('ol', {class: 'story'}, all.map((e) => h('li', {class: e.look},
         h('b', {}, e.what), time(e.time, r.now),
@@ -164,7 +164,7 @@ function action(r, session, form) {
 }
 
 export async function record(context) {
-    const {page, title, words: [s, name], session, again} = context;
+    const {page, title, words: [s, name], session, poll, again} = context;
     const head = h('div', {}), beside = h('div', {}), place = h('div', {});
     let r, lines;
     async function read() {
@@ -207,8 +207,8 @@ export async function record(context) {
     }
     async function done(text) {
         await read();
-        drawAll(box('done', h('p', {id: 'decided', tabindex: '-1'},
-                              '\u2713 ' + text)));
+        await poll().catch(() => {}); // the next look says so
+        drawAll(decided(text, '#/waiting', 'What else waits'));
         document.getElementById('decided').focus();
         say(text);
     }

@@ -16,26 +16,39 @@ export const BATCH_MAX = 500;
 
 // ---- All that waits
 
-// Reads what waits in these stores; `progress` is told how many were read and
-// says whether to go on.
-export async function gather(stores, progress) {
-    const all = [];
-    let now = null, complete = true;
-    for (const s of stores) {
-        let after = null;
-        do {
-            const some = await get(ofStore(s) + '/records?' + query(
-                {what: 'waiting', limit: READ, after}));
-            all.push(...some.records);
-            ({now, next: after} = some);
-            if (all.length >= KEPT_MAX && after)
-                complete = false;
-            if (progress && !progress(all.length))
-                return {all, now, complete: false};
-        } while (after && complete);
-    }
-    return {all, now, complete};
+async function readStore(s, all, progress) {
+    let after = null, now;
+    do {
+        const some = await get(ofStore(s) + '/records?' + query(
+            {what: 'waiting', limit: READ, after}));
+        all.push(...some.records);
+        ({now, next: after} = some);
+        if (all.length >= KEPT_MAX || (progress && !progress(all.length)))
+            break;
+    } while (after);
+    return {now, complete: !after};
 }
+
+// Reads what waits in these stores; `progress` is told how many were read and
+// says whether to go on. Of a store that does not answer nothing is known.
+export async function gather(stores, progress) {
+    const it = {all: [], now: null, complete: true, silent: []};
+    for (const s of stores)
+        try {
+            const {now, complete} = await readStore(s, it.all, progress);
+            it.now = now;
+            it.complete = it.complete && complete;
+        } catch (problem) {
+            if (problem.status !== 503)
+                throw problem;
+            it.silent.push(s);
+        }
+    return it;
+}
+
+export const silence = ({silent}) => silent.length > 0 && box('wrong', h('p', {},
+    '\u2716 What waits is not known of: ' + silent.join(', ') + '. It does not ' +
+    'answer; look whether its server or its disk is there.'));
 
 // ---- What is asked for, in the address; what was typed, in this tab only
 
@@ -124,8 +137,8 @@ function nothing(read, all, where) {
             many(all, 'request') + (all === 1 ? ' waits' : ' wait') +
             ', and what does not fit is not shown. '),
         h('p', {}, h('a', {href: '#/waiting', id: 'show-all'}, 'Show all')));
-    return box('done', h('p', {}, '\u2713 Nothing waits for a decision' + where +
-        '.'));
+    return !read.silent.length && box('done', h('p', {},
+        '\u2713 Nothing waits for a decision' + where + '.'));
 }
 
 function pages(p, at, last) {
@@ -205,7 +218,7 @@ export async function waiting({page, title, session, parameters: p, now, early,
     }
     function draw() {
         it.now = now().now || it.now;
-        update(says, it.all.length || !it.complete ? many(it.complete ?
+        update(says, it.all.length ? many(it.complete ?
             it.all.length : Math.max(total(), it.all.length), 'request') +
             ' whose outcome the gateway could not learn. Ask the service what ' +
             'became of each, then decide.' + (it.complete ? '' : ' The oldest ' +
@@ -214,7 +227,7 @@ export async function waiting({page, title, session, parameters: p, now, early,
             type: 'button', class: 'small', id: 'read-again', onclick: read},
         'It has changed: read again'));
         update(place, chips(it.all, p));
-        update(body, view(it, p, may, tick));
+        update(body, silence(it), view(it, p, may, tick));
     }
     async function read() {
         mark = known();
