@@ -74,10 +74,10 @@ async function atOnce(text) {
 }
 
 // Every record there is, page by page; it can be ended.
-async function everywhere({text, session, counts, matches, alive}, show) {
+async function everywhere({text, stores, counts, matches, alive}, show) {
     const t = text.toLowerCase(), known = new Set(matches.map((r) => r.name));
     let n = 0;
-    for (const s of session.stores) {
+    for (const s of stores) {
         let after = null;
         do {
             const some = await get(ofStore(s) + '/records?' + query(
@@ -101,7 +101,8 @@ function searching(place, rest, text, context, first) {
     const counts = context.now().stores.reduce((n, s) => n + (s.counts ?
         s.counts.claimed + s.counts.dispatched + s.counts.indeterminate +
         s.counts.rest : 0), 0);
-    const whole = {text, session: context.session, counts, matches: first.matches,
+    const whole = {text, stores: context.session.stores.filter(
+        (s) => !first.silent.includes(s)), counts, matches: first.matches,
                    alive: () => on && context.alive()};
     let {now} = first;
     const show = (n, of, ended, at) => {
