@@ -8,6 +8,7 @@ from elsewhere cannot do. A screenshot of each screen is kept.
 import http.server
 import json
 import signal
+import subprocess
 import threading
 import uuid
 
@@ -19,7 +20,7 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
 import browser  # noqa: E402  pylint: disable=wrong-import-position
 from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=wrong-import-position
 
-from console import Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from console import BUILD, ONCE, Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
 
 
@@ -918,5 +919,45 @@ def test_one_store_that_is_silent_hides_nothing_of_the_others(world, console,
     chrome.shows("POST /pay/")
     chrome.go("batch?realm=" + waiting(console, "heard")["group"])
     chrome.shows("What waits is not known of: quiet.")
-    chrome.shows("order=heard")
+    assert "order=heard" in chrome.driver.page_source
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+BENCH = BUILD / "test" / "bench_operate"
+
+
+@pytest.mark.skipif(not BENCH.exists(), reason="no bench_operate")
+def test_more_wait_than_there_is_room_for(world, tmp_path, chrome, seen):
+    url = "journal:%s/many" % tmp_path
+    subprocess.run([ONCE, "--store", url, "init"], check=True,
+                   stdout=subprocess.DEVNULL)
+    subprocess.run([str(BENCH), "fill", "6000", "6000", url], check=True,
+                   stdout=subprocess.DEVNULL)
+    other = world.console("--decide", unix=False, stores={"many": url})
+    chrome.open(other.url)
+    chrome.shows("6,000 requests need your decision")
+    chrome.go("waiting")
+    chrome.shows("The oldest 5,000 of them are listed.")
+    chrome.shows("1\u201325 of 5,000")
+    last = chrome.fetch("""
+        let after = '', some, last;
+        do {
+            some = await (await fetch('/api/v1/stores/many/records?limit=200' +
+                                      after)).json();
+            after = '&after=' + some.next;
+            last = some.records.length ? some.records.pop().name : last;
+        } while (some.next);
+        return last;
+    """)
+    assert len(last) == 64, last
+    chrome.type("#text", last[:20])
+    chrome.shows("None of the 5,000 that were read fits this filter. More wait.")
+    chrome.click("#search-all")
+    chrome.shows("6,000 of them were looked at.")
+    chrome.find("a[data-key='%s']" % last)
+    chrome.type("#text", "nothing like it")
+    chrome.shows("None of the 5,000 that were read")
+    chrome.click("#search-all")
+    chrome.shows("Nothing fits this filter. 6,000 requests wait")
+    chrome.run("sessionStorage.clear()")
     chrome.open("http://127.0.0.1:%s/" % seen.port)

@@ -5,7 +5,7 @@
 // and how far that is can be seen.
 
 import {h, fill, update, get, ofStore, query, box, reason, reasons, freeing,
-        age, about, plain, table, link, pick, many, number} from
+        age, about, plain, table, link, pick, many, number, say} from
     './dom.js';
 
 const READ = 200;    // records of one question
@@ -16,28 +16,29 @@ export const BATCH_MAX = 500;
 
 // ---- All that waits
 
-async function readStore(s, all, progress) {
-    let after = null, now;
+async function readStore(s, it, progress, wanted) {
+    let after = null;
     do {
-        const some = await get(ofStore(s) + '/records?' + query(
+        const {now, records, next} = await get(ofStore(s) + '/records?' + query(
             {what: 'waiting', limit: READ, after}));
-        all.push(...some.records);
-        ({now, next: after} = some);
-        if (all.length >= KEPT_MAX || (progress && !progress(all.length)))
+        it.all.push(...(wanted ? records.filter(wanted(now)) : records));
+        it.read += records.length;
+        it.now = now;
+        after = next;
+        if (it.all.length >= KEPT_MAX || (progress && !progress(it.read)))
             break;
     } while (after);
-    return {now, complete: !after};
+    it.complete = it.complete && !after;
 }
 
 // Reads what waits in these stores; `progress` is told how many were read and
 // says whether to go on. Of a store that does not answer nothing is known.
-export async function gather(stores, progress) {
-    const it = {all: [], now: null, complete: true, silent: []};
+// With `wanted` only what that wants is kept.
+export async function gather(stores, progress, wanted) {
+    const it = {all: [], read: 0, now: null, complete: true, silent: []};
     for (const s of stores)
         try {
-            const {now, complete} = await readStore(s, it.all, progress);
-            it.now = now;
-            it.complete = it.complete && complete;
+            await readStore(s, it, progress, wanted);
         } catch (problem) {
             if (problem.status !== 503)
                 throw problem;
@@ -128,8 +129,9 @@ const heads = (may) => [...(may ? [''] : []), 'What it is about',
     'Why it is unknown', 'Since', 'Record'];
 
 // An empty list says no more than what was asked for.
-function nothing(read, all, where) {
-    if (!read.complete)
+function nothing(it, where) {
+    const all = it.sought ? it.read : it.all.length;
+    if (!it.complete)
         return box('waits', h('p', {id: 'none-fits'}, '! None of the ' +
             number(all) + ' that were read fits this filter. More wait.'));
     if (all > 0)
@@ -137,7 +139,7 @@ function nothing(read, all, where) {
             many(all, 'request') + (all === 1 ? ' waits' : ' wait') +
             ', and what does not fit is not shown. '),
         h('p', {}, h('a', {href: '#/waiting', id: 'show-all'}, 'Show all')));
-    return !read.silent.length && box('done', h('p', {},
+    return !it.silent.length && box('done', h('p', {},
         '\u2713 Nothing waits for a decision' + where + '.'));
 }
 
@@ -160,7 +162,7 @@ function view(it, p, may, tick) {
     const here = list.slice((at - 1) * PAGE, at * PAGE);
     const n = it.all.filter((r) => chosen.has(r.name)).length;
     if (!list.length)
-        return nothing(it, it.all.length, where);
+        return nothing(it, where);
     return h('section', {class: 'panel'},
         table('Unknown outcomes', heads(may), rows(here, it.now, may && chosen, tick)),
         h('div', {class: 'bar sticks'}, h('span', {}, may && n > 0 &&
@@ -206,6 +208,9 @@ export async function waiting({page, title, session, parameters: p, now, early,
     const total = () => now().stores.reduce((n, s) => stores.includes(s.name) &&
         s.counts ? n + s.counts.indeterminate : n, 0);
     let it = null, mark = '';
+    // What is asked for, to know that it has changed.
+    const asked = () => JSON.stringify([p.store, p.realm, p.reason, p.older, typed()]);
+    const filtered = () => p.realm || p.reason || p.older || typed();
 
     // Enough to see that a long list has changed.
     const known = () => now().stores.map((s) => [s.name, s.oldest_waiting,
@@ -218,35 +223,62 @@ export async function waiting({page, title, session, parameters: p, now, early,
     }
     function draw() {
         it.now = now().now || it.now;
-        update(says, it.all.length ? many(it.complete ?
-            it.all.length : Math.max(total(), it.all.length), 'request') +
-            ' whose outcome the gateway could not learn. Ask the service what ' +
-            'became of each, then decide.' + (it.complete ? '' : ' The oldest ' +
-            number(it.all.length) + ' of them were read. ') : '',
-        it.all.length > AGAIN_MAX && known() !== mark && h('button', {
+        const n = it.complete && !it.sought ? it.all.length :
+            Math.max(total(), it.all.length);
+        update(says, n ? many(n, 'request') + ' whose outcome the gateway could ' +
+            'not learn. Ask the service what became of each, then decide.' : '',
+        it.sought ? ' ' + number(it.read) + ' of them were looked at. ' :
+            !it.complete && ' The oldest ' + number(it.all.length) +
+            ' of them are listed. ',
+        (it.sought || it.all.length > AGAIN_MAX) && known() !== mark && h('button', {
             type: 'button', class: 'small', id: 'read-again', onclick: read},
         'It has changed: read again'));
         update(place, chips(it.all, p));
-        update(body, silence(it), view(it, p, may, tick));
+        update(body, silence(it), !it.complete && !it.sought && filtered() &&
+            h('p', {}, h('button', {type: 'button', id: 'search-all',
+                onclick: seek}, 'Search all ' + number(total()))),
+        view(it, p, may, tick));
+    }
+    function progress(n, stop) {
+        fill(body, h('p', {}, 'Looked at ' + number(n) + ' of ' + number(total()) +
+            '.'), h('progress', {max: total(), value: n, 'aria-label':
+            'Looked at so far'}), stop && h('p', {}, h('button', {type: 'button',
+            id: 'stop', onclick: stop}, 'Stop')));
     }
     async function read() {
         mark = known();
         it = await gather(stores, (n) => {
             if (!it && n < total()) {
-                fill(body, h('p', {}, 'Read ' + number(n) + ' of ' +
-                    number(total()) + '.'), h('progress', {max: total(),
-                    value: n, 'aria-label': 'Read so far'}));
+                progress(n);
                 early();
             }
             return alive();
         });
         draw();
     }
-    page.append(title('Waiting for a decision', says), filters(p, () => draw()), place,
+    // Through all that waits, also what there is no room to keep.
+    async function seek() {
+        let on = true;
+        const sought = asked();
+        const found = await gather(stores, (n) => {
+            progress(n, () => { on = false; });
+            return on && alive();
+        }, (now) => fits(p, typed(), now));
+        it = {...found, sought};
+        draw();
+        say('Found ' + it.all.length + '.');
+    }
+    async function typedMore() {
+        if (it.sought && it.sought !== asked())
+            await read();
+        else
+            draw();
+    }
+    page.append(title('Waiting for a decision', says), filters(p, typedMore), place,
                 body);
     await read();
     again(async () => {
-        if (it.all.length <= AGAIN_MAX)
+        if (it.all.length <= AGAIN_MAX && !it.sought)
             await read();
         else
             draw();
