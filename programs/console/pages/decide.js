@@ -312,10 +312,9 @@ function lastForm(chosen, what, good, decide) {
 async function chosenOf(session, {ticked: byTicks, ...p}) {
     const names = byTicks && ticked.all();
     const it = await gather(session.stores.filter(
-        (s) => !p.store || s === p.store));
-    const {all, now} = it;
-    return {now, silent: silence(it), chosen: all.filter(names ? (r) => names.has(r.name) :
-        fits(p, '', now)).slice(0, BATCH_MAX)};
+        (s) => !p.store || s === p.store), null, names ?
+        () => (r) => names.has(r.name) : (now) => fits(p, '', now));
+    return {now: it.now, silent: silence(it), chosen: it.all.slice(0, BATCH_MAX)};
 }
 
 export async function batch({page, title, session, parameters, poll}) {

@@ -44,8 +44,8 @@ export const sum = (m, name, where) => sums(m, name, () => '', where).get('') ||
 
 // So many of the last minutes the console has seen whole; the newest is not over.
 function known(m, counted) {
-    const first = MINUTES - 1 - Math.floor(
-        (Date.parse(m.now) - Date.parse(m.since)) / 60000);
+    const minute = (text) => Math.floor(Date.parse(text) / 60000);
+    const first = MINUTES - 1 - (minute(m.now) - minute(m.since));
     // A console that was just started shows ten minutes.
     return {first: Math.max(0, first), from: Math.max(0, Math.min(first, 50)),
             last: counted && first < MINUTES - 2 ? MINUTES - 2 : MINUTES - 1};

@@ -207,7 +207,7 @@ export async function waiting({page, title, session, parameters: p, now, early,
     const stores = session.stores.filter((s) => !p.store || s === p.store);
     const total = () => now().stores.reduce((n, s) => stores.includes(s.name) &&
         s.counts ? n + s.counts.indeterminate : n, 0);
-    let it = null, mark = '';
+    let it = null, mark = '', seeking = false;
     // What is asked for, to know that it has changed.
     const asked = () => JSON.stringify([p.store, p.realm, p.reason, p.older, typed()]);
     const filtered = () => p.realm || p.reason || p.older || typed();
@@ -260,15 +260,22 @@ export async function waiting({page, title, session, parameters: p, now, early,
     async function seek() {
         let on = true;
         const sought = asked();
-        const found = await gather(stores, (n) => {
-            progress(n, () => { on = false; });
-            return on && alive();
-        }, (now) => fits(p, typed(), now));
-        it = {...found, sought};
+        seeking = true;
+        try {
+            const found = await gather(stores, (n) => {
+                progress(n, () => { on = false; });
+                return on && alive();
+            }, (now) => fits(p, typed(), now));
+            it = {...found, sought};
+        } finally {
+            seeking = false;
+        }
         draw();
         say('Found ' + it.all.length + '.');
     }
     async function typedMore() {
+        if (seeking)
+            return;
         if (it.sought && it.sought !== asked())
             await read();
         else
@@ -278,6 +285,8 @@ export async function waiting({page, title, session, parameters: p, now, early,
                 body);
     await read();
     again(async () => {
+        if (seeking)
+            return;
         if (it.all.length <= AGAIN_MAX && !it.sought)
             await read();
         else
