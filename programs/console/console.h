@@ -10,6 +10,9 @@
  *    routes.c    which function answers what
  *    look.c      what is read: stores, records, timeline, audit
  *    find.c      by hash, request, group and key, label, trace
+ *    disk.c      how large a store is
+ *    watch.c     the last hour of gateways, relays and stores, in memory
+ *    messages.c  outboxes, parked messages and sagas of programs' databases
  *    decide.c    what is changed: decisions, batches; and the body of a result
  *    json.c      records and results as JSON
  *    options.c   the table of options, which `once console` has, too
@@ -17,7 +20,8 @@
  *    head: gate --> who --> route, rights --> body --> store
  *
  * Each connection has a thread, since functions wait for the store. It keeps no
- * state but one session: what it shows is the store's and the audit log's.
+ * state but one session and an hour of numbers: all else that it shows is the
+ * store's and the audit log's.
  * Nothing here prints or sends a token, a fingerprint, a key, a header's value
  * or a scope; a body only to who may see it and has said why.
  */
@@ -38,6 +42,8 @@
 
 enum {
     CONSOLE_STORES_MAX = 16,
+    CONSOLE_SOURCES_MAX = 16,
+    CONSOLE_DATABASES_MAX = 16,
     CONSOLE_HOSTS_MAX = 16,
     CONSOLE_UIDS_MAX = 16,
     CONSOLE_CONNECTIONS_MAX = 64,
@@ -58,10 +64,18 @@ struct console_store {
     char name[33];
     const char *url; /* never shown: it may hold a password */
     char driver[17];
+    char *path; /* of its files, if they are on this host; or NULL */
     once_engine *e;
     pthread_mutex_t lock;
     char caveat[512];  /* how a record may be lost, or "" */
     char trouble[256]; /* what the engine said last; ""         */
+};
+
+struct console_database {
+    char name[33];
+    const char *url; /* never shown */
+    struct once__base *base;
+    pthread_mutex_t lock; /* of its one connection */
 };
 
 enum console_right {
@@ -81,11 +95,17 @@ struct console_peer {
     uint64_t number, deadline_ms;
 };
 
+struct console_watch;
+
 struct console {
     const struct cli *cli;
     struct console_store stores[CONSOLE_STORES_MAX];
     size_t n;
-    int decide; /* 0: read-only, whatever the rights say */
+    struct console_database databases[CONSOLE_DATABASES_MAX];
+    size_t n_databases;
+    struct console_watch *watch;
+    int decide;       /* 0: read-only, whatever the rights say */
+    const char *link; /* where the service shows an order; NULL */
     const char *audit_path;
     once__audit *audit;
     const char *operators; /* the file of rights */
@@ -119,8 +139,9 @@ struct console_request {
     struct MHD_Connection *c;
     const char *method;
     struct console_caller caller;
-    struct console_store *store;  /* of the path, or NULL */
-    uint8_t name[ONCE_NAME_SIZE]; /* the same, a record's */
+    struct console_store *store;       /* of the path, or NULL */
+    struct console_database *database; /* the same */
+    uint8_t name[ONCE_NAME_SIZE];      /* the same, a record's */
     int has_name;
     /* What its head says: it is refused, or who answers it. */
     unsigned refused; /* a status, or 0 */
@@ -148,6 +169,41 @@ void console_peer_rests(struct console_request *ask);
 /* Ends those that are too slow; to be called each second. */
 void console_peers_end_late(struct console *con);
 
+/* ---- main.c --------------------------------------------------------------- */
+
+/* "NAME=URL": what stands before "=", if that comes before any ":". */
+size_t console_name_size(const char *text);
+
+/* ---- watch.c -------------------------------------------------------------- */
+
+struct console_watch *console_watch_new(struct console *con);
+/* One more source of metrics, "[NAME=]URL", borrowed: enum cli_exit. */
+int console_watch_add(struct console_watch *w, const char *text);
+/* Once the stores are open; 1, or 0 if there is no thread to be had. */
+int console_watch_start(struct console_watch *w);
+void console_watch_end(struct console_watch *w); /* accepts NULL */
+enum MHD_Result console_metrics(struct console_request *ask);
+
+/* ---- disk.c --------------------------------------------------------------- */
+
+/* Of s->url, to free(); NULL: it is no file. */
+char *console_path_of(const struct console_store *s);
+/* 1 and the size of a store and what is free beside it; 0: not known. */
+int console_disk(const struct console_store *s, uint64_t *bytes,
+                 uint64_t *left);
+
+/* ---- messages.c; without messages there is none of it ---------------------- */
+
+/* Reads the URL; connects when it is asked. End it, also after a failure. */
+int console_database_open(struct console_database *d, once_error *err);
+void console_database_close(struct console_database *d);
+/* Ends questions that are not answered; to be called each second. */
+void console_databases_watch(struct console *con);
+enum MHD_Result console_databases(struct console_request *ask);
+enum MHD_Result console_rows(struct console_request *ask);
+enum MHD_Result console_row(struct console_request *ask);
+enum MHD_Result console_message_decision(struct console_request *ask);
+
 /* ---- who.c --------------------------------------------------------------- */
 
 /* Is it a uid of --trust-uid? */
@@ -162,6 +218,8 @@ int console_check_operators(struct console *con);
 int console_identify(struct console_request *ask, const char **why);
 /* POST session: the token for a cookie. */
 enum MHD_Result console_open_session(struct console_request *ask);
+/* POST session/end: the cookie opens nothing any more, whoever has it. */
+enum MHD_Result console_end_session(struct console_request *ask);
 /* GET session: who am I, and what may I? */
 enum MHD_Result console_session(struct console_request *ask);
 

@@ -204,6 +204,7 @@ static const struct {
 enum MHD_Result console_find(struct console_request *ask)
 {
     struct found f = {json_array(), 1};
+    json_t *silent = json_array();
     once_error err = {0, ""};
     int bad = 0, rc = ONCE_OK;
     const char *by = console_text(ask->body, "by", &bad);
@@ -214,14 +215,22 @@ enum MHD_Result console_find(struct console_request *ask)
             break;
     if (w == sizeof(ways) / sizeof(ways[0]))
         rc = invalid(&err, "by is hash, key, request, label or trace");
-    for (i = 0; rc == ONCE_OK && i < ask->con->n; i++)
+    for (i = 0; rc == ONCE_OK && i < ask->con->n; i++) {
         rc = ways[w].find(&ask->con->stores[i], ask->body, &f, &err);
+        if (rc < 0 && rc != ONCE_EINVAL && rc != ONCE_ELIMIT) {
+            /* The others may have it. */
+            json_array_append_new(silent,
+                                  json_string(ask->con->stores[i].name));
+            rc = ONCE_OK;
+        }
+    }
     if (rc < 0) {
         json_decref(f.list);
+        json_decref(silent);
         return console_store_error(ask, rc, &err);
     }
-    return console_reply(ask, MHD_HTTP_OK,
-                         json_pack("{s:o, s:o, s:b}", "now",
-                                   cli_json_time(cli_now_ms()), "matches",
-                                   f.list, "complete", f.complete));
+    return console_reply(
+        ask, MHD_HTTP_OK,
+        json_pack("{s:o, s:o, s:b, s:o}", "now", cli_json_time(cli_now_ms()),
+                  "matches", f.list, "complete", f.complete, "silent", silent));
 }

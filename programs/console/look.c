@@ -81,6 +81,8 @@ static json_t *json_store(struct console_store *s)
     struct first oldest = {0, 0};
     once_error err = {0, ""};
     once_stats stats;
+    uint64_t bytes = 0, left = 0;
+    int known = console_disk(s, &bytes, &left);
     const char *why = "";
 
     if (once_scan(s->e, ONCE_SCAN_WAITING, NULL, 1, take_first, &oldest, &err) <
@@ -92,13 +94,16 @@ static json_t *json_store(struct console_store *s)
     memcpy(trouble, s->trouble, sizeof(trouble));
     pthread_mutex_unlock(&s->lock);
     return json_pack(
-        "{s:s, s:s, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:I}", "name",
-        s->name, "driver", s->driver, "durable", caveat[0] == '\0', "caveat",
-        text_or_null(caveat), "answers", why[0] == '\0', "trouble",
+        "{s:s, s:s, s:b, s:o, s:b, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:o, "
+        "s:o}",
+        "name", s->name, "driver", s->driver, "durable", caveat[0] == '\0',
+        "caveat", text_or_null(caveat), "answers", why[0] == '\0', "trouble",
         text_or_null(why), "event", text_or_null(trouble), "head", head_of(s),
         "counts", counts_of(s), "oldest_waiting", cli_json_time(oldest.ms),
         "corrupt_seen", (json_int_t)stats.corrupt, "unanswered",
-        (json_int_t)stats.unknown);
+        (json_int_t)stats.unknown, "bytes",
+        known ? json_integer((json_int_t)bytes) : json_null(), "free",
+        known ? json_integer((json_int_t)left) : json_null());
 }
 
 enum MHD_Result console_store(struct console_request *ask)

@@ -33,40 +33,99 @@ struct options {
     const char *listen;
 };
 
-/* "NAME=URL": what stands before "=", if that comes before any ":". */
-static size_t name_size(const char *text)
+size_t console_name_size(const char *text)
 {
     size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-");
 
     return text[n] == '=' ? n : 0;
 }
 
+enum { NAME_SIZE = sizeof(((struct console_store *)0)->name) };
+
+/* The name that is given, or `usual` and, but for the first one, its number. */
+static int take_name(const struct console *con, const char *text,
+                     const char *usual, size_t number, char name[NAME_SIZE])
+{
+    size_t n = console_name_size(text);
+
+    if (n >= NAME_SIZE)
+        return cli_usage(con->cli, "a NAME has up to %d characters",
+                         NAME_SIZE - 1);
+    if (n > 0)
+        snprintf(name, NAME_SIZE, "%.*s", (int)n, text);
+    else if (number == 0)
+        snprintf(name, NAME_SIZE, "main");
+    else
+        snprintf(name, NAME_SIZE, "%s-%zu", usual, number + 1);
+    return CLI_OK;
+}
+
 static int add_store(struct console *con, const char *text)
 {
     struct console_store *s = &con->stores[con->n];
-    size_t n = name_size(text), i;
-    const char *named = text[0] == '@' ? NULL : once__named_in(text);
+    size_t n = console_name_size(text), i;
+    const char *named = n > 0 || text[0] == '@' ? NULL : once__named_in(text);
 
     if (con->n == CONSOLE_STORES_MAX)
         return cli_usage(con->cli, "--store may be given %d times",
                          CONSOLE_STORES_MAX);
-    if (n >= sizeof(s->name))
-        return cli_usage(con->cli, "a store's NAME has up to %zu characters",
-                         sizeof(s->name) - 1);
-    if (n > 0)
-        snprintf(s->name, sizeof(s->name), "%.*s", (int)n, text);
-    else if (named != NULL)
+    if (take_name(con, text, "store", con->n, s->name) != CLI_OK)
+        return CLI_USAGE;
+    if (named != NULL)
         snprintf(s->name, sizeof(s->name), "%s", named);
-    else if (con->n == 0)
-        snprintf(s->name, sizeof(s->name), "main");
-    else
-        snprintf(s->name, sizeof(s->name), "store-%zu", con->n + 1);
     for (i = 0; i < con->n; i++)
         if (strcmp(con->stores[i].name, s->name) == 0)
             return cli_usage(con->cli, "two stores have the name %s", s->name);
     s->url = n > 0 ? text + n + 1 : text;
     con->n++;
     return CLI_OK;
+}
+
+/* What pages show of the command line: it is JSON, and so no other bytes. */
+static int is_plain(const char *text)
+{
+    for (; *text != '\0'; text++)
+        if (*text <= 0x20 || *text >= 0x7f)
+            return 0;
+    return 1;
+}
+
+/* A page makes a link of it: only to what a browser may open. */
+static int take_link(struct console *con, const char *text)
+{
+    if (!is_plain(text))
+        return cli_usage(con->cli, "--link is ASCII without spaces");
+    if (strncmp(text, "https://", 8) != 0 && strncmp(text, "http://", 7) != 0)
+        return cli_usage(con->cli, "--link is an https or http address");
+    if (strchr(text, '{') == NULL ||
+        strcspn(text, "{") < 8 + strcspn(text + 8, "/"))
+        return cli_usage(con->cli, "--link has {label} or {order} in its path");
+    con->link = text;
+    return CLI_OK;
+}
+
+static int add_database(struct console *con, const char *text)
+{
+#ifdef ONCE_WITH_MESSAGES
+    struct console_database *d = &con->databases[con->n_databases];
+    size_t n = console_name_size(text), i;
+
+    if (con->n_databases == CONSOLE_DATABASES_MAX)
+        return cli_usage(con->cli, "--database may be given %d times",
+                         CONSOLE_DATABASES_MAX);
+    if (take_name(con, text, "database", con->n_databases, d->name) != CLI_OK)
+        return CLI_USAGE;
+    for (i = 0; i < con->n_databases; i++)
+        if (strcmp(con->databases[i].name, d->name) == 0)
+            return cli_usage(con->cli, "two databases have the name %s",
+                             d->name);
+    d->url = n > 0 ? text + n + 1 : text;
+    con->n_databases++;
+    return CLI_OK;
+#else
+    (void)text;
+    return cli_usage(con->cli, "--database: built without messages");
+#endif
 }
 
 static int take(const struct cli *c, void *user, int o)
@@ -92,6 +151,14 @@ static int take(const struct cli *c, void *user, int o)
     case CONSOLE_OPT_AUDIT:
         con->audit_path = optarg;
         break;
+    case CONSOLE_OPT_DATABASE:
+        return add_database(con, optarg);
+    case CONSOLE_OPT_WATCH:
+        return is_plain(optarg)
+                   ? console_watch_add(con->watch, optarg)
+                   : cli_usage(c, "--watch is ASCII without spaces");
+    case CONSOLE_OPT_LINK:
+        return take_link(con, optarg);
     case CONSOLE_OPT_HOST:
         if (con->n_hosts == CONSOLE_HOSTS_MAX)
             return cli_usage(c, "--host may be given %d times",
@@ -161,15 +228,15 @@ static void on_caveat(void *user, const char *text)
 }
 
 /* A URL with a password is read from a file. */
-static int read_url(const struct console *con, struct console_store *s,
-                    char *memory)
+static int read_url(const struct console *con, const char *option,
+                    const char *name, const char **url, char *memory)
 {
     size_t n;
     FILE *in;
 
-    if (s->url[0] != '@')
+    if ((*url)[0] != '@')
         return CLI_OK;
-    in = fopen(s->url + 1, "re");
+    in = fopen(*url + 1, "re");
     if (in == NULL || fgets(memory, URL_MAX, in) == NULL)
         memory[0] = '\0';
     if (in != NULL)
@@ -178,9 +245,9 @@ static int read_url(const struct console *con, struct console_store *s,
     memory[n] = '\0';
     if (n == 0)
         return cli_say(con->cli, CLI_STORE,
-                       "--store %s: no URL can be read from that file",
-                       s->name);
-    s->url = memory;
+                       "--%s %s: no URL can be read from that file", option,
+                       name);
+    *url = memory;
     return CLI_OK;
 }
 
@@ -196,6 +263,7 @@ static int open_store(const struct console *con, struct console_store *s)
     line = once__store_line_of(s->url);
     snprintf(s->driver, sizeof(s->driver), "%s",
              line != NULL ? line->ops->name : "?");
+    s->path = console_path_of(s);
     options.no_reaper = 1;
     options.user = s;
     options.event = on_event;
@@ -217,12 +285,31 @@ static int open_stores(struct console *con, char (*urls)[URL_MAX])
     size_t i;
 
     for (i = 0; i < con->n && rc == CLI_OK; i++) {
-        rc = read_url(con, &con->stores[i], urls[i]);
+        rc = read_url(con, "store", con->stores[i].name, &con->stores[i].url,
+                      urls[i]);
         if (rc == CLI_OK)
             rc = open_store(con, &con->stores[i]);
     }
     return rc;
 }
+
+#ifdef ONCE_WITH_MESSAGES
+static int open_databases(struct console *con, char (*urls)[URL_MAX])
+{
+    once_error err = {0, ""};
+    int rc = CLI_OK;
+    size_t i;
+
+    for (i = 0; i < con->n_databases && rc == CLI_OK; i++) {
+        struct console_database *d = &con->databases[i];
+
+        rc = read_url(con, "database", d->name, &d->url, urls[i]);
+        if (rc == CLI_OK && console_database_open(d, &err) < 0)
+            rc = cli_usage(con->cli, "--database %s: %s", d->name, err.text);
+    }
+    return rc;
+}
+#endif
 
 /* ---- Start and end ------------------------------------------------------- */
 
@@ -276,21 +363,28 @@ static void greet(const struct console *con, const char *where)
 static int serve(struct console *con, const char *where, const sigset_t *ends)
 {
     const struct timespec second = {1, 0};
-    struct MHD_Daemon *daemon = console_serve(con);
+    struct MHD_Daemon *daemon = NULL;
 
+    if (console_watch_start(con->watch))
+        daemon = console_serve(con);
     if (daemon == NULL)
         return cli_say(con->cli, CLI_STORE, "cannot serve: %s",
                        strerror(errno));
     greet(con, where);
-    while (sigtimedwait(ends, NULL, &second) < 0)
+    while (sigtimedwait(ends, NULL, &second) < 0) {
         console_peers_end_late(con);
+#ifdef ONCE_WITH_MESSAGES
+        console_databases_watch(con);
+#endif
+    }
     MHD_stop_daemon(daemon); /* waits for what is being decided */
     return CLI_OK;
 }
 
 static int start(struct console *con, const char *where, const sigset_t *ends)
 {
-    char(*urls)[URL_MAX] = calloc(CONSOLE_STORES_MAX, sizeof(*urls));
+    char(*urls)[URL_MAX] =
+        calloc(CONSOLE_STORES_MAX + CONSOLE_DATABASES_MAX, sizeof(*urls));
     int rc = CLI_OK;
     size_t i;
 
@@ -302,6 +396,10 @@ static int start(struct console *con, const char *where, const sigset_t *ends)
         rc = open_audit(con);
     if (rc == CLI_OK)
         rc = open_stores(con, urls);
+#ifdef ONCE_WITH_MESSAGES
+    if (rc == CLI_OK)
+        rc = open_databases(con, urls + CONSOLE_STORES_MAX);
+#endif
     if (rc == CLI_OK)
         rc = cli_listen(&con->listen, where);
     if (rc == CLI_OK && !con->listen.local && con->trust_header != NULL)
@@ -312,8 +410,16 @@ static int start(struct console *con, const char *where, const sigset_t *ends)
     if (rc == CLI_OK)
         rc = serve(con, where, ends);
     cli_unlisten(&con->listen);
-    for (i = 0; i < con->n; i++)
+    console_watch_end(con->watch);
+    con->watch = NULL;
+    for (i = 0; i < con->n; i++) {
         once_engine_close(con->stores[i].e);
+        free(con->stores[i].path);
+    }
+#ifdef ONCE_WITH_MESSAGES
+    for (i = 0; i < con->n_databases; i++)
+        console_database_close(&con->databases[i]);
+#endif
     once__audit_close(con->audit);
     free(urls);
     return rc;
@@ -328,7 +434,7 @@ int main(int argc, char **argv)
     int rc;
 
     opterr = 0; /* messages are ours */
-    if (con == NULL)
+    if (con == NULL || (con->watch = console_watch_new(con)) == NULL)
         return cli_say(&c, CLI_STORE, "out of memory");
     con->cli = &c;
     con->listen = (struct cli_listen){.c = &c, .group = "once-operators"};
@@ -345,6 +451,7 @@ int main(int argc, char **argv)
     rc = read_options(&c, argc, argv, &p);
     if (rc == CLI_OK)
         rc = start(con, p.listen, &ends);
+    console_watch_end(con->watch);
     free(con);
     return rc == CLI_STOP ? CLI_OK : rc;
 }

@@ -23,6 +23,12 @@ const char console_help[] =
     "                 alice decide,body  and  @support view  and, through a proxy,\n"
     "                 proxy:carol view\n"
     "  --audit FILE   the log of decisions (/var/log/once/audit.jsonl)\n"
+    "  --database [NAME=]URL   of a program with messages, up to 16: its outbox,\n"
+    "                 parked messages and sagas; or @FILE\n"
+    "  --watch [NAME=]URL   a gateway's status page, or file:///FILE of a relay or\n"
+    "                 a consumer, up to 16: the last hour is shown in plots\n"
+    "  --link URL     where the service shows an order: {label} is what a record is\n"
+    "                 about, {order} what stands in it behind order=\n"
     "  --host NAME    one more name that browsers may call it; loopback's are known\n"
     "  --trust-user-header NAME   on a socket file: the header in which a proxy\n"
     "                 names who has logged in\n"
@@ -37,6 +43,9 @@ const struct cli_option console_options[] = {
     {"decide", NULL, .id = CONSOLE_OPT_DECIDE},
     {"operators", CLI_FILES, .id = CONSOLE_OPT_OPERATORS},
     {"audit", CLI_FILES, .id = CONSOLE_OPT_AUDIT},
+    {"database", CLI_SCHEMES, .id = CONSOLE_OPT_DATABASE},
+    {"watch", "http:// https:// file:///", .id = CONSOLE_OPT_WATCH},
+    {"link", "", .id = CONSOLE_OPT_LINK},
     {"host", "", .id = CONSOLE_OPT_HOST},
     {"trust-user-header", "", .id = CONSOLE_OPT_TRUST_HEADER},
     {"trust-uid", "", .id = CONSOLE_OPT_TRUST_UID},

@@ -3,7 +3,7 @@
  * routes.c - which function answers what, and which right it takes.
  *
  * A path is cut at its slashes and compared with patterns, in which {s} is the
- * name of a store and {r} that of a record. What is not in the table is not
+ * name of a store, {d} that of a database and {r} that of a record. What is not in the table is not
  * there.
  */
 #include "programs/console/console.h"
@@ -17,13 +17,24 @@ static const struct route {
     enum MHD_Result (*answer)(struct console_request *ask);
 } routes[] = {
     {"GET", "session", CONSOLE_VIEW, 0, console_session},
+    {"POST", "session/end", CONSOLE_VIEW, CONSOLE_TOKEN_MAX,
+     console_end_session},
     {"GET", "stores", CONSOLE_VIEW, 0, console_stores},
     {"GET", "stores/{s}", CONSOLE_VIEW, 0, console_store},
     {"GET", "stores/{s}/records", CONSOLE_VIEW, 0, console_records},
     {"GET", "stores/{s}/records/{r}", CONSOLE_VIEW, 0, console_record},
     {"GET", "stores/{s}/records/{r}/timeline", CONSOLE_VIEW, 0,
      console_timeline},
+    {"GET", "metrics", CONSOLE_VIEW, 0, console_metrics},
     {"GET", "audit", CONSOLE_VIEW, 0, console_audit},
+#ifdef ONCE_WITH_MESSAGES
+    {"GET", "databases", CONSOLE_VIEW, 0, console_databases},
+    {"POST", "databases/{d}/rows", CONSOLE_VIEW, CONSOLE_SMALL_MAX,
+     console_rows},
+    {"POST", "databases/{d}/row", CONSOLE_VIEW, CONSOLE_SMALL_MAX, console_row},
+    {"POST", "databases/{d}/decision", CONSOLE_DECIDE, CONSOLE_SMALL_MAX,
+     console_message_decision},
+#endif
     {"POST", "find", CONSOLE_VIEW, CONSOLE_SMALL_MAX, console_find},
     {"POST", "stores/{s}/records/{r}/body", CONSOLE_BODY, CONSOLE_SMALL_MAX,
      console_body},
@@ -42,6 +53,18 @@ static struct console_store *store_of(struct console *con, const char *name,
         if (strlen(con->stores[i].name) == size &&
             memcmp(con->stores[i].name, name, size) == 0)
             return &con->stores[i];
+    return NULL;
+}
+
+static struct console_database *database_of(struct console *con,
+                                            const char *name, size_t size)
+{
+    size_t i;
+
+    for (i = 0; i < con->n_databases; i++)
+        if (strlen(con->databases[i].name) == size &&
+            memcmp(con->databases[i].name, name, size) == 0)
+            return &con->databases[i];
     return NULL;
 }
 
@@ -70,6 +93,10 @@ static int matches(struct console_request *ask, const char *pattern,
         if (n == 3 && memcmp(pattern, "{s}", 3) == 0) {
             ask->store = store_of(ask->con, path, m);
             if (ask->store == NULL)
+                return 0;
+        } else if (n == 3 && memcmp(pattern, "{d}", 3) == 0) {
+            ask->database = database_of(ask->con, path, m);
+            if (ask->database == NULL)
                 return 0;
         } else if (n == 3 && memcmp(pattern, "{r}", 3) == 0) {
             if (!take_name(ask, path, m))

@@ -15,11 +15,17 @@
 #include "programs/console/pages/app.js.h"
 #include "programs/console/pages/decide.js.h"
 #include "programs/console/pages/dom.js.h"
+#include "programs/console/pages/find.js.h"
 #include "programs/console/pages/icon.svg.h"
 #include "programs/console/pages/index.html.h"
 #include "programs/console/pages/lists.js.h"
+#include "programs/console/pages/messages.js.h"
+#include "programs/console/pages/metrics.js.h"
+#include "programs/console/pages/overview.js.h"
+#include "programs/console/pages/plot.js.h"
 #include "programs/console/pages/record.js.h"
 #include "programs/console/pages/style.css.h"
+#include "programs/console/pages/waiting.js.h"
 #include "openapi.json.h"
 
 #define API "/api/v1/"
@@ -34,15 +40,24 @@ static const struct {
     {                                                                          \
         path, type, text, sizeof(text) - 1                                     \
     }
+#define SCRIPT(name, text)                                                     \
+    PAGE("/" name ".js", "text/javascript; charset=utf-8", text)
     PAGE("/", "text/html; charset=utf-8", once__index_html),
     PAGE("/icon.svg", "image/svg+xml", once__icon_svg),
     PAGE("/style.css", "text/css; charset=utf-8", once__style_css),
-    PAGE("/app.js", "text/javascript; charset=utf-8", once__app_js),
-    PAGE("/decide.js", "text/javascript; charset=utf-8", once__decide_js),
-    PAGE("/dom.js", "text/javascript; charset=utf-8", once__dom_js),
-    PAGE("/lists.js", "text/javascript; charset=utf-8", once__lists_js),
-    PAGE("/record.js", "text/javascript; charset=utf-8", once__record_js),
+    SCRIPT("app", once__app_js),
+    SCRIPT("decide", once__decide_js),
+    SCRIPT("dom", once__dom_js),
+    SCRIPT("find", once__find_js),
+    SCRIPT("lists", once__lists_js),
+    SCRIPT("messages", once__messages_js),
+    SCRIPT("metrics", once__metrics_js),
+    SCRIPT("overview", once__overview_js),
+    SCRIPT("plot", once__plot_js),
+    SCRIPT("record", once__record_js),
+    SCRIPT("waiting", once__waiting_js),
     PAGE(API "openapi.json", "application/json", once__openapi_json),
+#undef SCRIPT
 #undef PAGE
 };
 

@@ -313,6 +313,27 @@ enum MHD_Result console_open_session(struct console_request *ask)
     return console_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
 }
 
+/* Nothing opens another session: whoever starts the console is given a new
+ * token. */
+enum MHD_Result console_end_session(struct console_request *ask)
+{
+    struct console *con = ask->con;
+    char name[32], cookie[128];
+
+    if (con->listen.local)
+        return console_problem(ask, MHD_HTTP_BAD_REQUEST, "session",
+                               "The kernel says who you are: there is no "
+                               "session to end.");
+    pthread_mutex_lock(&con->lock);
+    con->session[0] = '\0';
+    pthread_mutex_unlock(&con->lock);
+    cookie_name(con, name, sizeof(name));
+    snprintf(cookie, sizeof(cookie),
+             "%s=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", name);
+    ask->cookie = cookie;
+    return console_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
+}
+
 /* ---- Both ---------------------------------------------------------------- */
 
 int console_identify(struct console_request *ask, const char **why)
@@ -352,7 +373,8 @@ out:
 enum MHD_Result console_session(struct console_request *ask)
 {
     const struct console *con = ask->con;
-    json_t *list = json_array(), *stores = json_array();
+    json_t *list = json_array(), *stores = json_array(),
+           *databases = json_array();
     unsigned i;
 
     for (i = 0; i < RIGHTS; i++)
@@ -360,10 +382,13 @@ enum MHD_Result console_session(struct console_request *ask)
             json_array_append_new(list, json_string(rights[i].name));
     for (i = 0; i < con->n; i++)
         json_array_append_new(stores, json_string(con->stores[i].name));
-    return console_reply(ask, MHD_HTTP_OK,
-                         json_pack("{s:s, s:s, s:o, s:b, s:s, s:o}", "user",
-                                   ask->caller.who.name, "way",
-                                   ask->caller.who.way, "rights", list,
-                                   "decide", con->decide, "version",
-                                   ONCE_VERSION, "stores", stores));
+    for (i = 0; i < con->n_databases; i++)
+        json_array_append_new(databases, json_string(con->databases[i].name));
+    return console_reply(
+        ask, MHD_HTTP_OK,
+        json_pack("{s:s, s:s, s:o, s:b, s:b, s:s, s:s?, s:o, s:o}", "user",
+                  ask->caller.who.name, "way", ask->caller.who.way, "rights",
+                  list, "decide", con->decide, "signs_out", !con->listen.local,
+                  "version", ONCE_VERSION, "link", con->link, "stores", stores,
+                  "databases", databases));
 }

@@ -32,7 +32,7 @@ MEANING = {
     "--ca": ("certificates to trust", "send lookup messages-relay messages-consume"),
     "--consumer": ("the consumer's name", "messages-consume messages-parked"),
     "--copy": ("the file with a copy of a store", "backup restore"),
-    "--database": ("the program's database", "messages messages-emit "
+    "--database": ("the program's database", "console messages messages-emit "
                    f"messages-relay messages-consume {ROWS}"),
     "--fence": ("the fence that was shown; refused if it is another one",
                 "resolve forget"),

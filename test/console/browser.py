@@ -172,7 +172,8 @@ class Browser:
     def focus(self):
         return self.run(
             "const e = document.activeElement;"
-            "return [e.tagName, e.id, e.textContent.slice(0, 60)]")
+            "return [e.tagName, e.id || e.dataset.key || '',"
+            " e.textContent.slice(0, 60)]")
 
     def tab_to(self, wanted, keys=Keys.TAB):
         """Presses Tab until what is wanted has the focus; it must be seen."""
@@ -197,9 +198,18 @@ class Browser:
         assert self.driver.save_screenshot(str(SCREENS / (name + ".png")))
         self.driver.set_window_size(1200, 1000)
 
+    def size(self, width, height, scheme="light"):
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
+            "width": width, "height": height, "deviceScaleFactor": 1,
+            "mobile": width < 600})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [
+            {"name": "prefers-color-scheme", "value": scheme}]})
+
     def look(self):
         bad = self.run(LOOK)
         assert not bad, bad
+        assert self.run("return document.documentElement.scrollWidth <= "
+                        "innerWidth"), "it is wider than the screen"
 
     def complaints(self):
         return [x["message"] for x in self.driver.get_log("browser")

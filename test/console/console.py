@@ -46,7 +46,8 @@ MARK = gateway.MARK
 LABEL = 'once_label "$request_method $uri order=$arg_order";'
 SERVER = (guarded("/pay/", LABEL, scope="$http_x_tenant") +
           guarded("/take/", LABEL + "once_lost takeover;") +
-          probing(LABEL, prefix="/asked/"))
+          probing(LABEL, prefix="/asked/") +
+          "location = /once_status { once_status; }")
 
 DOCUMENT = yaml.safe_load((ROOT / "programs" / "console" / "openapi.yaml").read_text())
 

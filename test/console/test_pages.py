@@ -8,6 +8,7 @@ from elsewhere cannot do. A screenshot of each screen is kept.
 import http.server
 import json
 import signal
+import subprocess
 import threading
 import uuid
 
@@ -19,15 +20,18 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
 import browser  # noqa: E402  pylint: disable=wrong-import-position
 from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=wrong-import-position
 
-from console import Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from console import BUILD, ONCE, Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
 
 
 @pytest.fixture(scope="module")
 def seen(world, console):
     """The console that the browser has open. Both write one audit log."""
-    return world.console("--decide", "--audit", str(console.audit_file),
-                         unix=False, audit=False)
+    return world.console(
+        "--decide", "--audit", str(console.audit_file), "--link",
+        "https://shop.example/orders/{order}?from=once", "--watch",
+        "http://127.0.0.1:%d/once_status" % world.site.gateway.port,
+        unix=False, audit=False)
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +71,13 @@ def test_the_token_leaves_the_address(chrome, seen):
 def test_an_operator_decides_by_clicking(world, console, chrome):
     case = world.lose(4711)
     chrome.go("")
-    chrome.shows("unknown outcome")
+    chrome.shows("1 request needs your decision")
     chrome.keep("overview")
-    chrome.link("Look at them")
+    chrome.link("Decide it")
     chrome.shows("order=4711")
     chrome.keep("waiting")
     r = waiting(console, 4711)
-    chrome.link(r["name"][:16])
+    chrome.click("a[data-key='%s']" % r["name"])
     chrome.shows("order=4711")
     chrome.shows("It is unknown whether it took effect")
     chrome.click("#action-success")
@@ -100,17 +104,6 @@ def test_an_operator_decides_by_clicking(world, console, chrome):
     chrome.keep("audit")
 
 
-def test_the_filter_offers_only_reasons_that_can_wait(chrome):
-    chrome.go("waiting")
-    chrome.find("#reason")
-    offered = chrome.run("return [...document.getElementById('reason').options]"
-                         ".map((o) => o.value)")
-    assert {"", "reset", "owner-gone", "gap", "status",
-            "program"} <= set(offered)
-    # Of these nothing was lost: they free the key.
-    assert not {"not-sent", "operator"} & set(offered)
-
-
 def test_an_operator_decides_by_the_keyboard_alone(world, console, chrome):
     case = world.lose("keys")
     r = waiting(console, "keys")
@@ -119,7 +112,7 @@ def test_an_operator_decides_by_the_keyboard_alone(world, console, chrome):
     chrome.tab_to("nav-waiting")
     chrome.key(Keys.ENTER)
     chrome.shows("order=keys")
-    chrome.tab_to(r["name"][:16])
+    chrome.tab_to(r["name"])
     chrome.key(Keys.ENTER)
     chrome.shows("What became of it?")
     chrome.tab_to("action-success")
@@ -179,7 +172,7 @@ def test_ones_own_decision_is_nobody_elses(world, console, chrome):
     assert not chrome.run(
         "return shown.filter((t) => t.includes('Something has happened')).length")
     chrome.driver.refresh()
-    chrome.shows("Record")
+    chrome.shows("What happened")
 
 
 def test_the_first_link_leads_to_the_content(chrome):
@@ -269,6 +262,185 @@ def test_a_screen_looks_again_by_itself(world, console, chrome):
     chrome.shows("response-unavailable")
 
 
+def test_looking_again_keeps_what_is_selected_and_focused(world, console, chrome):
+    r = opened(world, console, chrome, "copied")
+    chrome.run("""
+        const code = [...document.querySelectorAll('dd code')].find(
+            (c) => c.textContent === arguments[0]);
+        getSelection().selectAllChildren(code);
+        document.getElementById('action-applied').focus();
+        window.head = document.querySelector('.says .mark').textContent;
+    """, r["name"])
+    eventually(lambda: chrome.run(  # the age was drawn again
+        "return document.querySelector('.says .mark').textContent !== window.head"))
+    assert chrome.run("return getSelection().toString()") == r["name"]
+    assert chrome.focus()[1] == "action-applied"
+
+
+def test_what_was_typed_is_there_after_a_reload(world, console, chrome):
+    r = opened(world, console, chrome, "typed")
+    chrome.click("#action-failure")
+    chrome.type("#status", "402")
+    chrome.type("#headers", "X-Why: no")
+    chrome.type("#answer", "declined")
+    chrome.driver.refresh()
+    chrome.shows("What became of it?")
+    assert chrome.find("#action-failure").is_selected()
+    assert [chrome.find(f).get_attribute("value") for f in (
+        "#status", "#headers", "#answer")] == ["402", "X-Why: no", "declined"]
+    chrome.click("#check")
+    assert "declined" in chrome.find("#reply").text
+    # It is of this attempt; of another nothing is chosen beforehand.
+    other = opened(world, console, chrome, "typed-2")
+    assert not chrome.driver.find_elements("css selector", ":checked[type=radio]")
+    del other
+    chrome.go("record/main/" + r["name"])
+    chrome.click("#check")
+    chrome.type("#why", "w")
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
+    chrome.shows("Decided: failure.")
+    assert "declined" not in chrome.run("return JSON.stringify(sessionStorage)")
+
+
+def test_keys_find_and_help(world, console, chrome):
+    world.lose("by-key")
+    r = waiting(console, "by-key")
+    chrome.go("audit")
+    chrome.key("?")
+    assert "find an order" in chrome.find("#help").text
+    chrome.look()
+    chrome.key(Keys.ESCAPE)
+    eventually(lambda: not chrome.run("return document.getElementById('help').open"))
+    chrome.key("/")
+    assert chrome.focus()[1] == "quick-find"
+    chrome.key("order=by-k", Keys.ENTER)
+    chrome.shows("order=by-key")
+    assert "by-k" not in chrome.run("return location.href")
+    chrome.click("#main h1")
+    chrome.key("/", r["name"][:9], Keys.ENTER)
+    chrome.shows("order=by-key")
+    # In a field they are what they are.
+    chrome.click("#q")
+    chrome.key("/?")
+    assert chrome.find("#q").get_attribute("value").endswith("/?")
+    chrome.click("#everything")
+    chrome.shows("Looked at")
+
+
+def test_waiting_is_searched_sorted_and_turned(world, console, chrome):
+    for n in range(28):
+        world.lose("turn%02d" % n)
+    chrome.go("waiting")
+    chrome.shows("order=turn00")
+    total = console.get("stores/main")["counts"]["indeterminate"]
+    chrome.shows("1\u201325 of %d" % total)
+    chrome.click("#next")
+    chrome.shows("26\u2013")
+    chrome.click("#previous")
+    chrome.shows("1\u201325 of")
+    chrome.go("waiting?sort=new")
+    first = chrome.find("tbody tr").text
+    assert "order=turn27" in first
+    chrome.type("#text", "TURN1")
+    chrome.shows("1\u201310 of 10")
+    chrome.driver.refresh()  # and nothing is lost
+    chrome.shows("1\u201310 of 10")
+    assert chrome.find("#text").get_attribute("value") == "TURN1"
+    assert "TURN1" not in chrome.run("return location.href")
+    chrome.type("#text", "no such thing")
+    chrome.shows("Nothing fits this filter. %d requests wait" % total)
+    chrome.run("sessionStorage.removeItem('waiting')")
+
+
+def test_ticks_survive_a_reload_and_are_what_is_decided(world, console, chrome):
+    for n in range(3):
+        world.lose("tick%d" % n)
+    names = [waiting(console, "tick%d" % n)["name"] for n in (0, 2)]
+    chrome.go("waiting?sort=what")
+    chrome.run("sessionStorage.setItem('waiting', 'order=tick')")
+    chrome.driver.refresh()
+    chrome.shows("1\u20133 of 3")
+    for name in names:
+        chrome.click("[data-key='tick-%s']" % name)
+    chrome.shows("2 ticked")
+    chrome.driver.refresh()
+    chrome.shows("2 ticked")
+    chrome.click("#many")
+    chrome.shows("2 requests that wait")
+    chrome.click("#action-applied")  # one answer for all: nothing to warn of
+    chrome.click("#check")
+    chrome.shows("2 requests of 2 can be decided")
+    assert not chrome.driver.find_elements("id", "for-all")
+    chrome.type("#why", "seen at the bank")
+    chrome.type("#digits", "2")
+    chrome.click("#decide")
+    chrome.shows("2 are decided.")
+    assert {console.record(n)["state"] for n in names} == {"completed"}
+    assert waiting(console, "tick1")
+    chrome.run("sessionStorage.clear()")
+    chrome.go("waiting")
+    chrome.shows("order=")
+    assert "ticked" not in chrome.text()
+
+
+def test_a_link_leads_to_the_order_in_the_service(world, console, chrome):
+    opened(world, console, chrome, "M%C3%BCller%2F..%2F%3Fx%20%26")
+    link = chrome.find("#service")
+    assert link.get_attribute("href") == \
+        "https://shop.example/orders/M%C3%BCller%2F..%2F%3Fx%20%26?from=once"
+    assert link.get_attribute("rel") == "noopener noreferrer"
+
+
+@pytest.mark.parametrize("sent, shown", [
+    ("%D0%97%D0%B0%D0%BA%D0%B0%D0%B7", "order=\u0417\u0430\u043a\u0430\u0437"),
+    ("100%25", "order=100%"), ("%FF%FE", "order=%FF%FE"), ("50%", "order=50%"),
+    # What turns around or hides what stands beside it is not obeyed.
+    ("%E2%80%AEoga", "order=%E2%80%AEoga"), ("a%00b", "order=a%00b")])
+def test_labels_of_any_script(world, console, chrome, sent, shown):
+    world.lose(sent)
+    r = [x for x in console.records(what="waiting", limit=200)
+         if (x["label"] or "").endswith("order=" + sent)][0]
+    chrome.go("record/main/" + r["name"])
+    assert chrome.find("h1").text.endswith(shown)
+    assert r["label"] in chrome.find("#main").text or "%" not in sent
+
+
+def test_times_are_the_readers_with_utc_beside(world, console, chrome):
+    chrome.driver.execute_cdp_cmd("Emulation.setTimezoneOverride",
+                                  {"timezoneId": "Asia/Kolkata"})
+    r = opened(world, console, chrome, "clock")
+    utc = console.record(r["name"])["granted"]
+    hour, minute = int(utc[11:13]), int(utc[14:16])
+    there = (hour * 60 + minute + 330) % 1440
+    chrome.shows("%s UTC" % utc[:19].replace("T", " "))
+    chrome.shows("%d:%02d:%s" % ((there // 60 - 1) % 12 + 1, there % 60, utc[17:19]))
+    chrome.driver.execute_cdp_cmd("Emulation.setTimezoneOverride",
+                                  {"timezoneId": "UTC"})
+
+
+def test_the_last_hour_is_drawn(world, console, seen, chrome):
+    case = world.site.case("/pay/", Answer(200, b"ok"), Answer(200, b"ok"))
+    for _ in range(3):
+        case.post(query="order=drawn", headers=[("X-Tenant", "t")])
+    replayed = 'once_requests_total{store="main",route="-",status="replayed"}'
+    numbers = eventually(lambda: chrome.fetch(
+        "return (await (await fetch('/api/v1/metrics')).json()).series[a[0]]",
+        replayed))
+    assert len(numbers) == 60 and sum(numbers) >= 2
+    chrome.go("")
+    card = chrome.find("[data-key='card-Replayed, not run twice']")
+    eventually(lambda: int(card.find_element("css selector", ".value").text) >= 2)
+    assert card.find_elements("css selector", "polyline")
+    chrome.shows("gateway, Once")
+    chrome.go("metrics")
+    chrome.shows("Requests by what was told")
+    chrome.shows("replayed")
+    chrome.shows("Before the service: claim")
+    chrome.keep("metrics")
+    del console, seen
+
+
 # ---- The other screens ------------------------------------------------------------
 
 
@@ -276,7 +448,13 @@ def test_find_by_clicking(world, console, chrome):
     case = world.lose("lookup")
     r = waiting(console, "lookup")
     chrome.go("find")
-    chrome.type("#hash", r["name"][:10])
+    chrome.type("#q", r["name"][:10])
+    chrome.click("#search")
+    chrome.shows("order=lookup")
+    chrome.type("#q", "LOOKUP"[::-1])
+    chrome.click("#search")
+    chrome.shows("There is no such record")
+    chrome.type("#q", "order=look")
     chrome.click("#search")
     chrome.shows("order=lookup")
     chrome.click("#by-request")
@@ -301,13 +479,17 @@ def test_a_batch_by_clicking(world, console, chrome):
             console.decide(r, "applied")
     chrome.go("waiting")
     chrome.shows("order=many11")
-    chrome.link("Decide many of these at once")
-    chrome.shows("12 that wait")
+    chrome.click("#tick-all")
+    chrome.shows("12 ticked")
+    chrome.click("#many")
+    chrome.shows("12 requests that wait")
     chrome.click("#action-failure")
     chrome.type("#status", "503")
     chrome.type("#answer", "the upstream was down")
     chrome.click("#check")
-    chrome.shows("12 of 12 can be decided")
+    chrome.shows("12 requests of 12 can be decided")
+    chrome.shows("they are about 12 different orders")
+    chrome.click("#for-all")
     # One is decided by somebody else meanwhile.
     console.decide(waiting(console, "many5"), "applied")
     chrome.type("#why", "its ledger says so")
@@ -321,6 +503,23 @@ def test_a_batch_by_clicking(world, console, chrome):
         again = world.repeat(cases[i], "many%d" % i)
         assert again.status == 503 and again.body == b"the upstream was down"
     assert world.repeat(cases[5], "many5").code() == "response-unavailable"
+
+
+def test_the_audit_log_is_filtered_by_typing(world, console, chrome):
+    for order, why in (("filter-a", "ticket 31"), ("filter-b", "ticket 32")):
+        world.lose(order)
+        r = waiting(console, order)
+        assert console.decide(r, "applied", why=why).status == 200
+    chrome.go("audit")
+    chrome.type("#name", r["name"][:12])
+    chrome.key(Keys.ENTER)
+    chrome.shows("ticket 32")
+    assert "ticket 31" not in chrome.text()
+    chrome.type("#who-did", "nobody-here")
+    chrome.key(Keys.ENTER)
+    chrome.shows("There are no more lines that fit.")
+    chrome.link("Show all")
+    chrome.shows("ticket 31")
 
 
 def test_a_body_by_clicking(world, console, chrome):
@@ -355,7 +554,8 @@ def test_what_a_label_holds_is_text(world, console, chrome):
     for place in ("waiting", "record/main/" + r["name"], "batch"):
         chrome.go(place)
         chrome.shows(order)
-        assert chrome.run("return document.images.length") == 0
+        assert chrome.run(
+            "return document.querySelectorAll('main img').length") == 0
 
 
 # ---- What it says is true ----------------------------------------------------------
@@ -382,8 +582,8 @@ def test_a_dry_run_has_done_nothing(world, console, chrome):
     chrome.shows("order=dry")
     chrome.click("#action-applied")
     chrome.click("#check")
-    chrome.shows("can be decided;")
-    assert "\u25cb can be decided" in chrome.text()
+    chrome.shows("nothing has been changed")
+    assert "\u25cb would be decided" in chrome.text()
     assert "\u2713" not in chrome.find("main").text
     assert waiting(console, "dry") == r
 
@@ -425,6 +625,9 @@ def test_a_dead_console_is_seen_on_each_screen(world, console, chrome, seen):
 # ---- Dark, light, for everybody ----------------------------------------------------
 
 
+LIGHT = "rgb(246, 247, 249)"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_screen_in_both_schemes(world, console, chrome, scheme):
     world.lose("scheme-" + scheme)
@@ -436,7 +639,7 @@ def test_every_screen_in_both_schemes(world, console, chrome, scheme):
         {"name": "prefers-color-scheme", "value": scheme}]})
     paper = set()
     for name, place, text in (
-            ("overview", "", "outcome"), ("waiting", "waiting", "order="),
+            ("overview", "", "your decision"), ("waiting", "waiting", "order="),
             ("live", "live", "Filter"),
             ("find", "find?by=hash&hash=" + r["name"], "order="),
             ("audit", "audit", "Number"), ("store", "store/main", "Durable"),
@@ -458,7 +661,7 @@ def test_every_screen_in_both_schemes(world, console, chrome, scheme):
         paper.add(chrome.run(
             "return getComputedStyle(document.body).backgroundColor"))
     assert len(paper) == 1
-    assert (paper == {"rgb(255, 255, 255)"}) is (scheme == "light")
+    assert (paper == {LIGHT}) is (scheme == "light")
 
 
 def test_the_switch_of_colours_is_kept(chrome):
@@ -473,7 +676,7 @@ def test_the_switch_of_colours_is_kept(chrome):
             "return getComputedStyle(document.body).backgroundColor")
         assert chrome.run("return document.getElementById('theme').value") == \
             theme
-    assert paper["dark"] != paper["light"] == "rgb(255, 255, 255)"
+    assert paper["dark"] != paper["light"] == LIGHT
     chrome.run("localStorage.clear()")
     chrome.driver.refresh()
 
@@ -577,6 +780,83 @@ def test_a_page_of_others_cannot_decide_nor_look(world, console, chrome, seen,
 
 
 @pytest.mark.complains
+def test_an_answer_that_was_lost_is_asked_for_again_as_it_was(world, console,
+                                                              chrome):
+    """What was typed is still there, and the key is the same."""
+    r = opened(world, console, chrome, "again")
+    chrome.run("""
+        const quick = window.fetch;
+        window.keys = [];
+        window.fetch = async (path, options) => {
+            const answer = await quick(path, options);
+            if (!path.endsWith('/decision') || options.body.includes('"dry":true'))
+                return answer;
+            window.keys.push(options.headers['Idempotency-Key']);
+            return window.keys.length > 1 ? answer : new Response(JSON.stringify({
+                title: 'The store did not answer', code: 'unknown'}),
+                {status: 503});
+        };
+    """)
+    chrome.click("#action-applied")
+    chrome.click("#check")
+    chrome.type("#why", "seen at the bank")
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
+    chrome.click("#again")
+    chrome.shows("Decided: success.")
+    keys = chrome.run("return window.keys")
+    assert len(keys) == 2 and keys[0] == keys[1]
+    done = [e for e in console.audit() if e.get("name") == r["name"]]
+    assert [e["step"] for e in done] == ["intent", "done"]
+    assert done[0]["why"] == "seen at the bank"
+
+
+@pytest.mark.complains
+def test_the_address_that_was_printed_opened_twice(chrome, seen):
+    """Who has the session is let in; the token is good for nobody else."""
+    chrome.open("http://127.0.0.1:%s/#token=%s" % (seen.port, seen.token))
+    chrome.driver.refresh()
+    chrome.shows("Overview")
+    assert seen.token not in chrome.run("return location.href")
+
+
+@pytest.mark.complains
+def test_signing_out_leaves_nothing_on_the_page(world, chrome, seen):
+    world.lose("left-behind")
+    other = world.console(unix=False)
+    chrome.open(other.url)
+    chrome.shows("Overview")
+    chrome.go("waiting?sort=new")
+    chrome.shows("order=left-behind")
+    chrome.run("sessionStorage.setItem('draft', 'left')")
+    chrome.click("#sign-out")
+    chrome.shows("You are signed out")
+    assert "left-behind" not in chrome.driver.page_source
+    assert chrome.run("return sessionStorage.length") == 0
+    chrome.look()
+    chrome.keep("signed-out")
+    chrome.driver.refresh()
+    chrome.shows("Not admitted")
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+    chrome.shows("Overview")
+
+
+@pytest.mark.complains
+def test_a_session_that_has_ended_leaves_no_old_page(world, chrome, seen):
+    world.lose("ended")
+    other = world.console(unix=False)
+    chrome.open(other.url)
+    chrome.shows("Overview")
+    chrome.go("waiting?sort=new")
+    chrome.shows("order=ended")
+    chrome.driver.delete_cookie("once_console_%s" % other.port)
+    chrome.shows("Your session has ended")
+    assert "order=ended" not in chrome.driver.page_source
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+    chrome.shows("Overview")
+
+
+@pytest.mark.complains
 def test_a_name_that_was_turned_to_us(chrome, seen):
     """DNS rebinding: evil.test leads to 127.0.0.1."""
     chrome.open("http://evil.test:%s/" % seen.port)
@@ -602,9 +882,9 @@ def test_read_only_pages_have_no_buttons(world, console, chrome, seen):
         world, me() + " decide,body\n"), unix=False)
     chrome.open(other.url)
     chrome.shows("Overview")
-    chrome.go("waiting")
+    chrome.go("waiting?sort=new")
     chrome.shows("order=look-only")
-    assert "Decide many" not in chrome.text()
+    assert not chrome.driver.find_elements("id", "tick-all")
     chrome.go("record/main/" + r["name"])
     chrome.shows("This console only shows")
     assert "What became of it?" not in chrome.text()
@@ -613,4 +893,74 @@ def test_read_only_pages_have_no_buttons(world, console, chrome, seen):
     path = "/api/v1/stores/main/records/%s/decision" % r["name"]
     assert chrome.fetch(SEND, path, body, key, {}) == [403, "read-only"]
     assert waiting(console, "look-only") == r
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+@pytest.mark.complains
+def test_one_store_that_is_silent_hides_nothing_of_the_others(world, console,
+                                                             chrome, seen):
+    world.lose("heard")
+    other = world.console("--decide", unix=False, stores={
+        "main": world.url, "quiet": "redis://127.0.0.1:1/0"})
+    chrome.open(other.url)
+    chrome.shows("What waits is not known of: quiet.")
+    chrome.shows("your decision")
+    chrome.go("waiting?sort=new")
+    chrome.shows("What waits is not known of: quiet.")
+    chrome.shows("order=heard")
+    chrome.look()
+    chrome.go("waiting?store=quiet")
+    chrome.shows("What waits is not known of: quiet.")
+    assert "Nothing waits" not in chrome.text()
+    chrome.go("find")
+    chrome.type("#q", "order=heard")
+    chrome.click("#search")
+    chrome.shows("It may be in quiet, which does not answer.")
+    chrome.shows("POST /pay/")
+    chrome.go("batch?realm=" + waiting(console, "heard")["group"])
+    chrome.shows("What waits is not known of: quiet.")
+    assert "order=heard" in chrome.driver.page_source
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+BENCH = BUILD / "test" / "bench_operate"
+
+
+@pytest.mark.skipif(not BENCH.exists(), reason="no bench_operate")
+def test_more_wait_than_there_is_room_for(world, tmp_path, chrome, seen):
+    url = "journal:%s/many" % tmp_path
+    subprocess.run([ONCE, "--store", url, "init"], check=True,
+                   stdout=subprocess.DEVNULL)
+    subprocess.run([str(BENCH), "fill", "6000", "6000", url], check=True,
+                   stdout=subprocess.DEVNULL)
+    other = world.console("--decide", unix=False, stores={"many": url})
+    chrome.open(other.url)
+    chrome.shows("6,000 requests need your decision")
+    chrome.go("waiting")
+    chrome.shows("The oldest 5,000 of them are listed.")
+    chrome.shows("1\u201325 of 5,000")
+    last = chrome.fetch("""
+        let after = '', some, last;
+        do {
+            some = await (await fetch('/api/v1/stores/many/records?limit=200' +
+                                      after)).json();
+            after = '&after=' + some.next;
+            last = some.records.length ? some.records.pop().name : last;
+        } while (some.next);
+        return last;
+    """)
+    assert len(last) == 64, last
+    chrome.type("#text", last[:20])
+    chrome.shows("None of the 5,000 that were read fits this filter. More wait.")
+    chrome.click("#search-all")
+    chrome.shows("6,000 of them were looked at.")
+    chrome.click("[data-key='tick-%s']" % last)
+    chrome.click("#many")
+    chrome.shows("1 request that waits")
+    chrome.go("waiting")
+    chrome.type("#text", "nothing like it")
+    chrome.shows("None of the 5,000 that were read")
+    chrome.click("#search-all")
+    chrome.shows("Nothing fits this filter. 6,000 requests wait")
+    chrome.run("sessionStorage.clear()")
     chrome.open("http://127.0.0.1:%s/" % seen.port)

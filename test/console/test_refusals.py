@@ -320,6 +320,20 @@ def test_loopback_wants_the_token_once(world, lost):
     assert console.token not in json.dumps(console.get("session"))
 
 
+def test_a_session_that_was_ended_opens_nothing(world, console):
+    other = world.console(unix=False)
+    other.log_in()
+    done = other.ask("POST", "session/end", {})
+    assert done.status == 200 and "Max-Age=0" in done.headers["Set-Cookie"]
+    for _ in range(2):
+        assert other.ask("GET", "stores").status == 401
+        assert other.ask("POST", "session",
+                         {"token": other.token}).status == 401
+    # Who comes by a socket file has none.
+    assert console.get("session")["signs_out"] is False
+    assert console.ask("POST", "session/end", {}).code == "session"
+
+
 @pytest.mark.parametrize("mode, refused", [
     (0o644, True), (0o620, True), (0o602, True), (0o600, False)])
 def test_the_token_is_not_written_for_others(world, tmp_path, mode, refused):
@@ -395,6 +409,10 @@ def test_a_living_console_is_not_taken_over(world, console):
     (["--operators", "/nowhere"], "/nowhere"),
     (["--audit", "/nowhere/x"], "--audit"), ([], "which store"),
     (["--store", "a=memory:", "--store", "a=memory:"], "two stores"),
+    (["--link", "shop.example/{label}"], "--link"),
+    (["--link", "javascript:alert({label})"], "--link"),
+    (["--link", "https://{label}.example/"], "--link"),
+    (["--link", "https://shop.example/"], "--link"),
     (["x"], "options only"), (["--store", "@/nowhere"], "no URL")])
 def test_what_is_wrong_is_said_before_anybody_can_connect(words, text):
     env = {n: v for n, v in os.environ.items() if n != "ONCE_STORE"}

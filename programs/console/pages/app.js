@@ -1,28 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// app.js - which screen, for whom, in which colours; and looking again.
+// app.js - which page, for whom, in which colours; looking again, and what is
+// said when that is not possible; keys.
 
-import {h, fill, get, post, box, say, trouble} from './dom.js';
-import {overview, waiting, live, audit, store} from './lists.js';
-import {record, find} from './record.js';
+import {Problem, h, fill, update, get, post, box, say, trouble} from './dom.js';
+import {overview, store} from './overview.js';
+import {waiting} from './waiting.js';
+import {outbox, parked, sagas, message, needs} from './messages.js';
+import {metrics} from './metrics.js';
+import {live, audit} from './lists.js';
+import {record} from './record.js';
+import {find, look} from './find.js';
 import {batch} from './decide.js';
 
 const REFRESH_MS = 5000;
 
-const screens = [
+// [path, name, page, what stands beside the name]
+const pages = [
     ['', 'Overview', overview],
-    ['waiting', 'Waiting', waiting],
-    ['live', 'In flight', live],
+    ['waiting', 'Waiting', waiting, (now) => sum(now.stores, 'indeterminate'),
+        true],
+    ['live', 'In flight', live, (now) => sum(now.stores, 'claimed') +
+        sum(now.stores, 'dispatched')],
     ['find', 'Find', find],
-    ['audit', 'Audit', audit],
+    ['', 'Messages'],
+    ['outbox', 'Outbox', outbox, (now) => needs(now.databases).outbox, true],
+    ['parked', 'Parked', parked, (now) => needs(now.databases).parked, true],
+    ['sagas', 'Sagas', sagas, (now) => needs(now.databases).saga, true],
+    ['', 'System'],
+    ['metrics', 'Metrics', metrics],
+    ['audit', 'Audit log', audit],
 ];
-const more = {record, batch, store};
+const more = {record, batch, store, message};
+const ofMessages = ['Messages', 'Outbox', 'Parked', 'Sagas'];
 
-const main = document.getElementById('main');
+const by = (id) => document.getElementById(id);
+const main = by('main');
 let session = null;
-let shown = 0;       // which screen is shown: an answer for another is dropped
-let refresh = null;  // looks again, or null
 let seen = 0;        // when the console answered last
+let shown = 0;       // which page is shown: an answer for another is dropped
+let refresh = null;  // looks again, or null
+let now = {stores: [], databases: []};
+let timer = null;
+
+const sum = (stores, what) => stores.reduce(
+    (n, s) => n + (s.counts ? s.counts[what] : 0), 0);
 
 // ---- Colours
 
@@ -34,7 +56,7 @@ function paint(theme) {
 }
 
 function setUpTheme() {
-    const select = document.getElementById('theme');
+    const select = by('theme');
     select.value = localStorage.getItem('theme') || 'auto';
     paint(select.value);
     select.addEventListener('change', () => {
@@ -43,7 +65,7 @@ function setUpTheme() {
     });
 }
 
-// ---- Screens
+// ---- The frame
 
 function place() {
     const [path, search] = location.hash.replace(/^#\/?/, '').split('?');
@@ -52,28 +74,63 @@ function place() {
             parameters: Object.fromEntries(new URLSearchParams(search || ''))};
 }
 
-function drawNav(name) {
-    fill(document.getElementById('nav'), h('ul', {}, screens.map(
-        ([path, title]) => h('li', {}, h('a', {
+function drawNav() {
+    const {name, words} = place();
+    const is = {record: 'waiting', batch: 'waiting', store: '', message:
+        words[1] === 'saga' ? 'sagas' : words[1]}[name] ?? name;
+    update(by('nav'), h('ul', {}, pages.filter(([, text]) =>
+        session.databases.length || !ofMessages.includes(text)).map(
+        ([path, text, page, count, calls]) => {
+        if (!page)
+            return h('li', {class: 'group'}, text);
+        const n = count ? count(now) : 0;
+        return h('li', {}, h('a', {
             href: '#/' + path, id: 'nav-' + (path || 'overview'),
-            'aria-current': path === name ? 'page' : null}, title)))));
+            'aria-current': path === is ? 'page' : null}, h('span', {}, text),
+        n > 0 && h('span', {class: calls ? 'badge' : 'count'},
+                   n.toLocaleString())));
+    })));
+    const here = by('nav').querySelector('[aria-current]');
+    if (here) // on a narrow screen the row of pages is longer than the screen
+        here.parentElement.parentElement.scrollLeft = here.offsetLeft - 60;
 }
+
+function frame(what) {
+    document.body.classList.toggle('out', !what);
+    by('quick').hidden = !what;
+    by('sign-out').hidden = !what || !what.signs_out;
+    by('who').textContent = !what ? '' : what.user +
+        (what.rights.includes('decide') ? '' : ', only looking');
+}
+
+// ---- Pages
 
 async function show() {
     const mine = ++shown;
     const {name, words, parameters} = place();
-    const known = screens.find(([path]) => path === name);
+    const known = pages.find(([path, , page]) => page && path === name);
     const screen = known ? known[2] : more[name];
     refresh = null;
-    drawNav(name);
-    const page = h('div', {});
+    drawNav();
+    const page = h('div', {class: 'page'});
     const context = {
         page, session, words, parameters,
-        title(text) {
-            document.title = text + ' \u2013 Once';
-            return h('h1', {}, text);
+        now: () => now,
+        // After a decision: what waits is less.
+        async poll() {
+            await lookNow();
+            drawNav();
         },
-        // Looks again each five seconds, while this screen is shown.
+        // Long work: the page is shown before it is whole; is it still wanted?
+        early: () => mine === shown && !page.isConnected && fill(main, page),
+        alive: () => mine === shown,
+        // The head of a page: its name, and its state in a sentence.
+        title(text, says, way) {
+            document.title = text + ' \u2013 Once';
+            return h('div', {class: 'head'}, way, h('h1', {}, h('bdi', {}, text)),
+                     h('div', {class: 'says'}, says));
+        },
+        // Looks again each five seconds, while this page is shown.
         again(look) {
             if (mine === shown)
                 refresh = look;
@@ -81,33 +138,68 @@ async function show() {
     };
     try {
         if (!screen)
-            throw new Error('there is no such screen');
+            throw new Problem(404, {title: 'There is no such page.'});
         await screen(context);
     } catch (e) {
+        if (mine === shown && e.status === 401) {
+            ended();
+            return;
+        }
         fill(page, context.title('Trouble'), trouble(e));
     }
     if (mine !== shown)
         return;
-    fill(main, page);
+    if (!page.isConnected)
+        fill(main, page);
     seen = Date.now();
-    if (main.dataset.place !== undefined) // not when the page was just opened
-        main.focus();
+    if (main.dataset.place !== undefined) { // not when the page was just opened
+        main.focus({preventScroll: true});
+        scrollTo(0, 0);
+    }
     main.dataset.place = location.hash;
     say(document.title.replace(' \u2013 Once', '') + ' is shown.');
 }
 
-// What is shown is not true any more when nobody answers: that is said above it
-// until an operator does, on each screen.
+// ---- Looking again
+
+// What is shown is not true any more when there is no answer: that is said above
+// it until there is one, and nothing can be decided meanwhile.
 function answers(problem) {
-    const place = document.getElementById('away');
+    const banner = by('away');
     main.classList.toggle('old', Boolean(problem));
+    main.inert = Boolean(problem);
     if (!problem)
-        fill(place);
-    else if (!place.firstChild)
-        fill(place, box('wrong', h('p', {}, '\u2716 ' + (problem.status ?
+        fill(banner);
+    else if (!banner.firstChild)
+        fill(banner, box('wrong', h('p', {}, '\u2716 ' + (problem.status ?
             problem.message : 'The console does not answer.') + ' What stands ' +
             'below is of ' + new Date(seen).toLocaleTimeString() +
-            ' and may not be true any more.')));
+            ' and may not be true any more. Nothing can be decided until it ' +
+            'answers; it is asked every five seconds.')));
+}
+
+function ended(text) {
+    shown++;
+    clearInterval(timer);
+    refresh = null;
+    session = null;
+    answers(null);
+    frame(null);
+    sessionStorage.clear();
+    fill(by('nav'));
+    document.title = 'Signed out \u2013 Once';
+    fill(main, h('div', {class: 'page'}, h('h1', {}, text || 'Your session has ended'),
+        h('p', {}, 'Nothing of what was shown is kept here. Start the console ' +
+          'again, or ask who runs it: the address that it prints opens a new ' +
+          'session.')));
+    main.focus();
+}
+
+async function lookNow() {
+    const signal = AbortSignal.timeout(REFRESH_MS);
+    const [stores, messages] = await Promise.all([get('stores', signal),
+        session.databases.length ? get('databases', signal) : {databases: []}]);
+    now = {...stores, databases: messages.databases};
 }
 
 async function tick() {
@@ -115,46 +207,125 @@ async function tick() {
     if (document.hidden)
         return;
     try {
-        await get('session', AbortSignal.timeout(REFRESH_MS));
+        session = await get('session', AbortSignal.timeout(REFRESH_MS));
+        await lookNow();
         if (refresh)
             await refresh();
         if (mine === shown) {
             seen = Date.now();
             answers(null);
+            drawNav();
         }
     } catch (e) {
-        if (mine === shown)
+        if (mine === shown && e.status === 401)
+            ended();
+        else if (mine === shown)
             answers(e);
+    }
+}
+
+// ---- Keys
+
+const keys = [
+    ['/', 'find an order, a record or a trace id'],
+    ['?', 'these keys'],
+    ['Tab', 'to the next link or field; Shift and Tab go back'],
+    ['Space', 'ticks a box, chooses'],
+    ['Enter', 'follows a link, sends a form'],
+    ['Esc', 'closes this'],
+];
+
+function help() {
+    const dialog = by('help');
+    fill(dialog, h('h2', {id: 'help-title'}, 'Keys'), h('dl', {}, keys.map(
+        ([key, text]) => [h('dt', {}, h('kbd', {}, key)), h('dd', {}, text)])),
+    h('form', {method: 'dialog'}, h('button', {class: 'main'}, 'Close')));
+    dialog.showModal();
+}
+
+function onKey(event) {
+    const writes = event.target.closest &&
+        event.target.closest('input, select, textarea, dialog');
+    if (writes || event.ctrlKey || event.metaKey || event.altKey || !session)
+        return;
+    if (event.key === '/') {
+        event.preventDefault();
+        by('quick-find').focus();
+    } else if (event.key === '?') {
+        event.preventDefault();
+        help();
     }
 }
 
 // ---- Start
 
 // The token that the console has printed is good once, and leaves the address.
+// Who has its session already is let in by that.
 async function exchange() {
     const match = /^#token=([0-9a-f]+)$/.exec(location.hash);
     if (!match)
-        return;
+        return null;
     history.replaceState(null, '', location.pathname);
-    await post('session', {token: match[1]});
+    try {
+        await post('session', {token: match[1]});
+        return null;
+    } catch (problem) {
+        return problem;
+    }
+}
+
+async function enter(used) {
+    try {
+        session = await get('session');
+    } catch (problem) {
+        document.title = 'Not admitted \u2013 Once';
+        frame(null);
+        fill(main, h('div', {class: 'page'}, h('h1', {}, 'Not admitted'),
+                     trouble(used && used.status === 401 ? used : problem),
+                     used && h('p', {}, 'Start the console again: it prints a ' +
+                               'new address.')));
+        return false;
+    }
+    return true;
+}
+
+async function signOut() {
+    try {
+        await post('session/end', {});
+        ended('You are signed out');
+    } catch (problem) {
+        answers(problem);
+    }
+}
+
+function listen() {
+    window.addEventListener('hashchange', show);
+    document.addEventListener('visibilitychange', tick);
+    document.addEventListener('keydown', onKey);
+    by('keys').addEventListener('click', help);
+    by('sign-out').addEventListener('click', signOut);
+    by('quick').addEventListener('submit', (event) => {
+        event.preventDefault();
+        const text = by('quick-find').value.trim();
+        by('quick-find').value = '';
+        if (text && look(text))
+            show();
+    });
 }
 
 async function start() {
     setUpTheme();
-    try {
-        await exchange();
-        session = await get('session');
-    } catch (e) {
-        document.title = 'Not admitted \u2013 Once';
-        fill(main, h('h1', {}, 'Not admitted'), trouble(e));
+    if (!await enter(await exchange()))
         return;
+    frame(session);
+    listen();
+    try {
+        await lookNow();
+    } catch {
+        now = {stores: [], databases: []}; // the page says so
     }
-    document.getElementById('who').textContent = session.user +
-        (session.rights.includes('decide') ? '' : ', only looking');
-    window.addEventListener('hashchange', show);
     seen = Date.now();
-    setInterval(tick, REFRESH_MS);
-    document.addEventListener('visibilitychange', tick);
+    timer = setInterval(tick, REFRESH_MS);
     await show();
 }
 

@@ -4,22 +4,26 @@
 // what repeats would get is shown, byte for byte; then it takes a reason and the
 // record's first digits, typed.
 
-import {Problem, h, fill, get, post, query, newKey, box, table, field, choice, trouble,
-        base64, shown, reason, age, link, say} from './dom.js';
+import {Problem, h, fill, post, ofStore, newKey, box, table, rowsOf, field, choice,
+        trouble, base64, shown, reason, about, age, link, panel, pad, mark,
+        many, decided, say} from './dom.js';
+import {gather, silence, fits, ticked, BATCH_MAX} from './waiting.js';
 
 const FILE_MAX = 1 << 20;
 const CHUNK = 10;   // of a batch: about a second
-const BATCH_MAX = 500;
 
+// [action, what became of it, what that means for repeats]
 const actions = [
-    ['success', 'It took effect, and I know what the service answered'],
-    ['failure', 'It did not take effect, or it was refused: repeats get this ' +
-        'answer'],
-    ['applied', 'It took effect, but I do not know its answer: repeats get 409 ' +
-        'response-unavailable'],
-    ['reopen', 'Let the next repeat execute (only where the service recognises ' +
-        'the key)'],
-    ['acknowledge', 'Not yet: I look into it. Nothing changes but the audit log'],
+    ['success', 'It took effect, and I know the answer',
+        'Every repeat gets the answer below, as if the service had sent it.'],
+    ['failure', 'It did not take effect, or it was refused',
+        'Every repeat gets the answer below. Nothing is sent to the service.'],
+    ['applied', 'It took effect, its answer is lost',
+        'Every repeat gets 409 response-unavailable, and is never sent again.'],
+    ['reopen', 'Let the next repeat execute',
+        'Only where the service recognises the key: it may run twice otherwise.'],
+    ['acknowledge', 'Not yet: I look into it',
+        'Nothing changes. The audit log says that you are on it.'],
 ];
 
 // ---- What is said
@@ -29,9 +33,9 @@ function answerFields() {
     let file = null;
     const status = h('input', {id: 'status', type: 'number', min: '200',
                                max: '599'});
-    const headers = h('textarea', {id: 'headers', rows: '3',
+    const headers = h('textarea', {id: 'headers', rows: '2',
                                    spellcheck: 'false'});
-    const body = h('textarea', {id: 'answer', rows: '5', spellcheck: 'false'});
+    const body = h('textarea', {id: 'answer', rows: '4', spellcheck: 'false'});
     const upload = h('input', {id: 'file', type: 'file'});
     const raw = h('input', {id: 'raw', type: 'checkbox'});
     headers.value = 'Content-Type: application/json';
@@ -51,8 +55,8 @@ function answerFields() {
         field('Body', body),
         h('details', {}, h('summary', {}, 'More'),
             field('A file instead of the body', upload),
-            h('p', {}, raw, ' ', h('label', {for: 'raw'}, 'It is no HTTP ' +
-                'response: the bytes alone, for a program of your own'))));
+            h('label', {class: 'check', for: 'raw'}, raw, 'It is no HTTP ' +
+                'response: the bytes alone, for a program of your own')));
     async function read() {
         const out = {};
         if (raw.checked) {
@@ -71,25 +75,52 @@ function answerFields() {
             out.body = body.value;
         return out;
     }
-    return {element, read};
+    const fields = {status, headers, body};
+    const typed = () => Object.fromEntries(Object.entries(fields).map(
+        ([name, f]) => [name, f.value]));
+    const type = (values) => Object.entries(fields).forEach(([name, f]) => {
+        f.value = values[name] ?? f.value;
+    });
+    return {element, read, typed, type};
 }
+
+// What was typed stays in this tab until it was decided, so that a reload loses
+// nothing. A draft is of one fence: of another attempt nothing is known.
+const drafts = {
+    key: (r) => 'draft ' + r.store + ' ' + r.name + ' ' + r.fence,
+    get: (key) => JSON.parse(sessionStorage.getItem(key) || '{}'),
+    set: (key, values) => sessionStorage.setItem(key, JSON.stringify(values)),
+    drop: (key) => sessionStorage.removeItem(key),
+};
 
 // The choice of an action and what belongs to it. Nothing is chosen before: what
 // is chosen is final.
-function sayForm(which, onchange) {
+function sayForm(which, onchange, draft) {
     const answer = answerFields();
     let action = null;
     const place = h('div', {});
+    function choose(a) {
+        action = a;
+        fill(place, (a === 'success' || a === 'failure') && answer.element);
+        onchange();
+        keep();
+    }
+    const keep = () => draft && drafts.set(draft, {action, ...answer.typed()});
     const element = h('div', {}, h('fieldset', {},
         h('legend', {}, 'What became of it?'),
-        actions.filter(([a]) => which.includes(a)).map(([a, text]) =>
-            choice('action', a, text, false, () => {
-                action = a;
-                fill(place, (a === 'success' || a === 'failure') &&
-                    answer.element);
-                onchange();
-            }))), place);
-    element.addEventListener('input', onchange);
+        actions.filter(([a]) => which.includes(a)).map(([a, text, means]) =>
+            choice('action', a, text, means, false, () => choose(a)))), place);
+    element.addEventListener('input', () => {
+        onchange();
+        keep();
+    });
+    const before = draft ? drafts.get(draft) : {};
+    const chosen = before.action && element.querySelector('#action-' + before.action);
+    if (chosen) {
+        answer.type(before);
+        chosen.checked = true;
+        choose(before.action);
+    }
     async function read() {
         if (action === null)
             throw new Problem(0, {title: 'Choose first what became of it.'});
@@ -125,150 +156,195 @@ function preview(action, reply) {
 // ---- One record
 
 export function decisionForm(r, busy, done, reload) {
-    const path = 'stores/' + encodeURIComponent(r.store) + '/records/' + r.name +
-        '/decision';
+    const path = ofStore(r.store) + '/records/' + r.name + '/decision';
     const digits = r.name.slice(0, 8);
     const out = h('div', {id: 'checked'});
     let key = newKey();
     const which = actions.map(([a]) => a).filter(
         (a) => a !== 'reopen' || r.takeover);
     // Whatever is changed is checked again, and is another decision.
+    const draft = drafts.key(r);
     const says = sayForm(which, () => {
         key = newKey();
         fill(out);
-    });
+    }, draft);
     const shownFence = {fence: r.fence, attempt: r.attempt};
 
-    async function failed(problem) {
+    // What was typed stays: an answer that was lost is asked for again, with the
+    // same key.
+    async function failed(problem, again) {
         if (['fence', 'attempt', 'state', 'owned', 'gone'].includes(problem.code))
             await reload('Refused, and nothing was changed: ' + problem.message);
         else
-            fill(out, trouble(problem), problem.code === 'unknown' && h('p', {},
-                h('button', {type: 'button', onclick: decide}, 'Send it again')));
+            fill(out, trouble(problem), problem.code === 'unknown' && again &&
+                h('p', {}, h('button', {type: 'button', id: 'again',
+                                        onclick: again}, 'Send it again')));
     }
-    async function decide(event) {
-        event.preventDefault();
-        const why = out.querySelector('#why').value;
-        const confirm = out.querySelector('#digits').value;
-        const button = out.querySelector('#decide');
-        button.disabled = true;
+    async function send(body) {
         busy(true);
         try {
-            const {record, audit_lacks: lacks} = await post(path,
-                {...await says.read(), ...shownFence, why, confirm}, key);
+            const {record, audit_lacks: lacks} = await post(path, body, key);
+            drafts.drop(draft);
             await done((record.state === 'indeterminate' ? 'Noted.' :
                 'Decided: ' + (record.kind || record.state) + '. Repeats get it ' +
                 'from now on.') + (lacks ? ' But the audit log lacks its second ' +
                 'line: ' + lacks : ''));
         } catch (problem) {
-            button.disabled = false;
-            if (problem.status === 400)
-                out.querySelector('#refused').replaceChildren(trouble(problem));
+            const refused = out.querySelector('#refused');
+            if (problem.status === 400 && refused)
+                fill(refused, trouble(problem));
             else
-                await failed(problem);
+                await failed(problem, () => send(body));
         } finally {
             busy(false);
         }
+    }
+    async function decide(event) {
+        event.preventDefault();
+        const button = out.querySelector('#decide');
+        button.disabled = true;
+        await send({...await says.read(), ...shownFence,
+            why: out.querySelector('#why').value,
+            confirm: out.querySelector('#digits').value});
+        button.disabled = false;
     }
     async function check() {
         try {
             const what = await says.read();
             const {reply} = await post(path, {...what, ...shownFence, dry: true});
-            const form = h('form', {}, preview(what.action, reply),
+            const form = h('form', {}, h('h3', {}, 'Is that what you mean?'),
+                r.label && h('p', {}, 'It is about ', h('strong', {}, about(r)), '.'),
+                preview(what.action, reply),
                 field('How do you know?', h('input', {id: 'why', class: 'wide',
                     required: true, maxlength: '512', autocomplete: 'off'}),
-                'what the service showed, a ticket; kept with the record and ' +
-                'in the audit log'),
+                'What the service showed, a ticket. It is kept with the record ' +
+                'and in the audit log, under your name.'),
                 field('Type the first eight digits of the record', h('input', {
                     id: 'digits', required: true, autocomplete: 'off',
                     spellcheck: 'false', maxlength: '8', pattern: digits,
                     title: digits}), digits),
                 h('div', {id: 'refused'}),
-                h('p', {}, h('button', {class: 'main', id: 'decide'}, 'Decide')));
+                h('p', {class: 'row'}, h('button', {class: 'main', id: 'decide'},
+                    'Decide'), h('span', {class: 'soft'},
+                    what.action === 'acknowledge' ? '' : 'It cannot be undone.')));
             form.addEventListener('submit', decide);
-            fill(out, h('h2', {}, 'Is that what you mean?'), r.label &&
-                h('p', {}, 'It is about ', h('strong', {}, r.label), '.'), form);
+            fill(out, form);
             out.querySelector('#why').focus();
             say('Checked. Say how you know, and type the first eight digits.');
         } catch (problem) {
             await failed(problem);
         }
     }
-    return h('section', {id: 'decision'}, h('h2', {}, 'Decide'),
+    return panel('Decide', null, h('div', {class: 'pad', id: 'decision'},
         h('p', {}, 'Find out at the service first. What you say is final: every ' +
           'repeat gets it as its answer.'), says.element,
-        h('p', {}, h('button', {type: 'button', id: 'check', onclick: check},
-                     'Show what repeats would get')), out);
+        h('p', {}, h('button', {type: 'button', class: 'main', id: 'check',
+                                  onclick: check}, 'Show what repeats would get')),
+        out));
 }
 
 // ---- Many
 
-async function gather(s, filter) {
-    const all = [];
-    let after, now;
-    do {
-        const some = await get('stores/' + encodeURIComponent(s) + '/records?' +
-            query({...filter, after, what: 'waiting', limit: 200}));
-        all.push(...some.records);
-        after = some.next;
-        now = some.now;
-    } while (after && all.length < BATCH_MAX);
-    return {all: all.slice(0, BATCH_MAX), now};
+const said = {done: '\u2713 done', possible: '\u25cb would be decided'};
+
+function results(caption, list, of) {
+    return panel(caption, null, table(caption, ['What it is about', 'Result',
+        'Record'], rowsOf(list.map((one) => {
+        const r = of.get(one.name);
+        return [[{class: 'text'}, about(r)],
+            [{}, mark(!one.ok ? 'wrong' : one.verdict === 'done' ? 'done' : '',
+                      one.ok ? said[one.verdict] : '\u2716 ' + one.verdict +
+                (one.text ? ': ' + one.text : ''))],
+            [{class: 'tight'}, link(r)]];
+    }))));
 }
 
-const said = {done: '\u2713 done', possible: '\u25cb can be decided'};
-
-function results(caption, list) {
-    return table(caption, ['Record', 'Result'], list.map((one) => [
-        h('span', {class: 'digits'}, one.name.slice(0, 16)),
-        h('span', {class: 'mark ' + (!one.ok ? 'wrong' :
-            one.verdict === 'done' ? 'done' : '')},
-          one.ok ? said[one.verdict] : '\u2716 ' + one.verdict +
-            (one.text ? ': ' + one.text : ''))]));
+// In chunks, so that it can be seen how far it is, and be ended. A batch is of
+// one store.
+async function run(chosen, what, key, progress) {
+    const list = [];
+    for (const s of new Set(chosen.map((r) => r.store))) {
+        const items = chosen.filter((r) => r.store === s).map(
+            (r) => ({name: r.name, fence: r.fence, attempt: r.attempt}));
+        for (let i = 0; i < items.length; i += CHUNK) {
+            const some = await post(ofStore(s) + '/batch', {...what,
+                items: items.slice(i, i + CHUNK)}, key);
+            list.push(...some.results);
+            progress(list.length);
+            if (some.stopped)
+                return {list, stopped: true};
+        }
+    }
+    return {list, stopped: false};
 }
 
-export async function batch({page, title, session, parameters}) {
-    const {store: s = session.stores[0], ...filter} = parameters;
-    const path = 'stores/' + encodeURIComponent(s) + '/batch';
-    const {all, now} = await gather(s, filter);
-    const out = h('div', {});
+// One answer for requests that are about different things is seldom right.
+function oneForAll(chosen, what) {
+    const labels = new Set(chosen.map((r) => r.label));
+    if (labels.size < 2 || (what.action !== 'success' && what.action !== 'failure'))
+        return null;
+    return box('waits', h('p', {}, '! All of them get this one answer, word for ' +
+        'word, and they are about ' + many(labels.size, 'different order') + ', ' +
+        'such as ', about(chosen[0]), '. A body that names one of them is wrong ' +
+        'for the others.'), h('label', {class: 'check', for: 'for-all'},
+    h('input', {type: 'checkbox', id: 'for-all', required: true}),
+    'It is right for each of them'));
+}
+
+function lastForm(chosen, what, good, decide) {
+    const form = h('form', {}, h('p', {}, many(good.length, 'request') + ' of ' +
+        chosen.length + ' can be decided; ' + (chosen.length - good.length) +
+        ' would be refused.'),
+    good.length > 0 && [oneForAll(good, what),
+        field('How do you know?', h('input', {id: 'why', class: 'wide',
+            required: true, maxlength: '512', autocomplete: 'off'}),
+        'For all of them.'),
+        field('Type how many are decided', h('input', {id: 'digits',
+            required: true, autocomplete: 'off', pattern: String(good.length)}),
+        String(good.length)),
+        h('p', {class: 'row'}, h('button', {class: 'main', id: 'decide'},
+            'Decide ' + good.length), h('span', {class: 'soft'},
+            'It cannot be undone.'))]);
+    form.addEventListener('submit', decide);
+    return form;
+}
+
+async function chosenOf(session, {ticked: byTicks, ...p}) {
+    const names = byTicks && ticked.all();
+    const it = await gather(session.stores.filter(
+        (s) => !p.store || s === p.store), null, names ?
+        () => (r) => names.has(r.name) : (now) => fits(p, '', now));
+    return {now: it.now, silent: silence(it), chosen: it.all.slice(0, BATCH_MAX)};
+}
+
+export async function batch({page, title, session, parameters, poll}) {
+    const {chosen, now, silent} = await chosenOf(session, parameters);
+    const of = new Map(chosen.map((r) => [r.name, r]));
+    const out = h('div', {class: 'page'});
     let key = newKey();
     const says = sayForm(['success', 'failure', 'applied', 'reopen'], () => {
         key = newKey();
         fill(out);
     });
 
-    // In chunks, so that it can be seen how far it is, and be ended.
-    async function run(items, what, progress) {
-        const list = [];
-        for (let i = 0; i < items.length; i += CHUNK) {
-            const some = await post(path, {...what,
-                items: items.slice(i, i + CHUNK)}, what.dry ? null : key);
-            list.push(...some.results);
-            progress(list, some.stopped);
-            if (some.stopped)
-                return {list, stopped: true};
-        }
-        return {list, stopped: false};
-    }
-    const items = all.map((r) => ({name: r.name, fence: r.fence,
-                                   attempt: r.attempt}));
-
     async function decide(event, what, good) {
         event.preventDefault();
         const why = out.querySelector('#why').value;
-        const place = h('div', {});
+        const place = h('div', {class: 'page'});
         fill(out, place);
         try {
-            const {list, stopped} = await run(good, {...what, why},
-                (l) => fill(place, h('p', {role: 'status'}, l.length + ' of ' +
-                                     good.length + ' are decided.')));
+            const {list, stopped} = await run(good, {...what, why}, key,
+                (n) => fill(place, h('p', {}, n + ' of ' + good.length +
+                    ' are decided.'), h('progress', {max: good.length, value: n,
+                    'aria-label': 'Decided so far'})));
             fill(place, stopped && box('wrong', h('p', {},
                 '\u2716 It stopped at the last one of these: look at it, then ' +
                 'begin again.')),
-            !stopped && box('done', h('p', {id: 'decided', tabindex: '-1'},
-                '\u2713 ' + list.filter((o) => o.ok).length + ' are decided.')),
-            results('Decided', list));
+            !stopped && decided(list.filter((o) => o.ok).length + ' are decided.',
+                                '#/waiting', 'What else waits'),
+            results('Decided', list, of));
+            ticked.set([]);
+            await poll();
             say('The batch has ended.');
         } catch (problem) {
             place.append(trouble(problem));
@@ -277,40 +353,43 @@ export async function batch({page, title, session, parameters}) {
     async function check() {
         try {
             const what = await says.read();
-            const {list} = await run(items, {...what, dry: true}, () => {});
-            const good = items.filter((i) => list.find(
-                (o) => o.name === i.name && o.ok));
-            const form = h('form', {}, h('p', {}, good.length + ' of ' +
-                items.length + ' can be decided; ' + (items.length -
-                good.length) + ' would be refused.'),
-            good.length > 0 && [
-                field('How do you know?', h('input', {id: 'why', class: 'wide',
-                    required: true, maxlength: '512', autocomplete: 'off'}),
-                'for all of them'),
-                field('Type how many are decided', h('input', {id: 'digits',
-                    required: true, autocomplete: 'off',
-                    pattern: String(good.length)}), String(good.length)),
-                h('p', {}, h('button', {class: 'main', id: 'decide'},
-                             'Decide ' + good.length))]);
-            form.addEventListener('submit', (e) => decide(e, what, good));
-            fill(out, h('h2', {}, 'Dry run'), form, results('Dry run', list));
+            const {list} = await run(chosen, {...what, dry: true}, null, () => {});
+            const good = chosen.filter((r) => list.find(
+                (o) => o.name === r.name && o.ok));
+            fill(out, h('section', {class: 'panel dry'}, h('div', {class: 'title'},
+                h('h2', {}, 'Dry run'), mark('', 'nothing has been changed')),
+            pad(lastForm(chosen, what, good, (e) => decide(e, what, good)))),
+            results('What would become of each', list, of));
             say('The dry run has ended: ' + good.length + ' can be decided.');
         } catch (problem) {
             fill(out, trouble(problem));
         }
     }
-    fill(page, title('Batch'),
-         h('p', {}, 'The same decision for all of these, each by its own fence, ' +
-           'ten a second. It stops where the store does not answer.'),
-         all.length ? [
-             table(all.length + ' that wait', ['Unknown for', 'Record',
-                 'What it is about', 'Realm', 'Why'],
-             all.map((r) => [age(r.ended, now), link(r), r.label || '\u2013',
-                 r.group || '\u2013', reason(r)])),
-             says.element,
-             h('p', {}, h('button', {type: 'button', id: 'check',
-                                     onclick: check}, 'Dry run')), out] :
-             box('', h('p', {id: 'none-fits'}, Object.values(filter).some(
-                 (v) => v) ? 'Nothing that waits fits this filter.' :
-                 'Nothing waits in the store ' + s + '.')));
+    page.append(title('Decide many', chosen.length > 0 && 'The same decision for ' +
+        'each of these, by its own fence, ten a second. It stops where the store ' +
+        'does not answer.', h('a', {class: 'way', href: '#/waiting'},
+                              '\u2039 Waiting')));
+    if (silent)
+        page.append(silent);
+    if (!chosen.length) {
+        page.append(box('', h('p', {id: 'none-fits'}, Object.values(parameters).some(
+            (v) => v) ? 'Nothing that waits fits this filter, or is ticked.' :
+            'Nothing waits.')));
+        return;
+    }
+    const stores = new Set(chosen.map((r) => r.store)).size;
+    page.append(h('details', {class: 'panel', open: chosen.length <= 10},
+        h('summary', {class: 'title'}, many(chosen.length, 'request') + ' that wait' +
+            (chosen.length === 1 ? 's' : '') + (stores > 1 ? ', in ' +
+            many(stores, 'store') : '')),
+        table('Chosen', ['What it is about', 'Why it is unknown', 'Since', 'Record'],
+            chosen.map((r) => ({key: r.name, cells: [
+                [{class: 'text'}, about(r), h('span', {class: 'hint'},
+                    h('bdi', {}, r.group || 'no realm'))],
+                [{class: 'why'}, reason(r)], [{class: 'tight figures'}, age(r.ended, now, ' ago')],
+                [{class: 'tight'}, link(r)]]})))),
+    h('section', {class: 'panel'}, pad(says.element, h('p', {}, h('button',
+        {type: 'button', class: 'main', id: 'check', onclick: check},
+        'Dry run'), ' ', h('span', {class: 'soft'}, 'Nothing is changed by it.')))),
+    out);
 }

@@ -3,35 +3,107 @@
 // dom.js - elements, the API, and how things are said. All text goes into text
 // nodes: nothing that a record holds can become markup.
 
-export function h(tag, attributes, ...children) {
-    const e = document.createElement(tag);
+const SVG = 'http://www.w3.org/2000/svg';
+const drawn = ['svg', 'polyline', 'polygon', 'line', 'title', 'text'];
+
+function element(tag, attributes, children) {
+    const e = drawn.includes(tag) ? document.createElementNS(SVG, tag) :
+        document.createElement(tag);
+    e.does = {};
     for (const [name, value] of Object.entries(attributes || {})) {
         if (value === null || value === undefined || value === false)
             continue;
-        if (name.startsWith('on'))
-            e.addEventListener(name.slice(2), value);
-        else
+        if (name.startsWith('on')) {
+            e.does[name.slice(2)] = value;
+            e.addEventListener(name.slice(2), (event) => e.does[event.type](event));
+        } else {
             e.setAttribute(name, value === true ? '' : value);
+        }
     }
-    e.append(...children.flat(Infinity).filter(
-        (c) => c !== null && c !== undefined && c !== false));
+    e.append(...flat(children));
     return e;
+}
+
+const flat = (children) => children.flat(Infinity).filter(
+    (c) => c !== null && c !== undefined && c !== false && c !== '');
+
+export function h(tag, attributes, ...children) {
+    return element(tag, attributes, children);
 }
 
 // Replaces what is in an element; what had the focus has it again, by its id or
 // its data-key.
-export function fill(element, ...children) {
+export function fill(place, ...children) {
     const had = document.activeElement;
-    const inside = had && had !== element && element.contains(had);
-    const key = inside && (had.id || had.dataset.key);
-    element.replaceChildren(...children.flat(Infinity).filter(Boolean));
+    const inside = had && had !== place && place.contains(had);
+    const key = inside && keyOf(had);
+    place.replaceChildren(...flat(children));
     if (key) {
-        const again = document.getElementById(key) ||
-            [...element.querySelectorAll('[data-key]')].find(
-                (e) => e.dataset.key === key);
+        const again = [...place.querySelectorAll('[id],[data-key]')].find(
+            (e) => keyOf(e) === key);
         if (again)
             again.focus();
     }
+}
+
+// ---- Looking again
+//
+// What is shown becomes what is true now, and what has not changed stays as it
+// is: with its focus, its selection and its place on the screen. For what reads
+// nothing from its own elements: those that stand there stay, and do what the
+// new ones do.
+
+const keyOf = (n) => (n.nodeType === 1 && (n.id || n.dataset.key)) || '';
+const kindOf = (n) => n.nodeName + '#' + keyOf(n) + '#' +
+    Object.keys(n.does || {}).join();
+
+function become(is, wanted) {
+    if (is.nodeType !== 1) {
+        if (is.data !== wanted.data)
+            is.data = wanted.data;
+        return;
+    }
+    for (const {name} of [...is.attributes])
+        if (!wanted.hasAttribute(name))
+            is.removeAttribute(name);
+    for (const {name, value} of wanted.attributes)
+        if (is.getAttribute(name) !== value)
+            is.setAttribute(name, value);
+    is.does = wanted.does;
+    if (is.type === 'checkbox')
+        is.checked = wanted.checked;
+    children(is, [...wanted.childNodes]);
+}
+
+function children(place, wanted) {
+    let at = place.firstChild;
+    for (const next of wanted) {
+        const kind = kindOf(next);
+        let is = at;
+        while (is && kindOf(is) !== kind)
+            is = is.nextSibling;
+        if (!is) {
+            place.insertBefore(next, at);
+            continue;
+        }
+        while (at !== is) { // what stands before it is gone
+            const gone = at;
+            at = at.nextSibling;
+            gone.remove();
+        }
+        become(is, next);
+        at = is.nextSibling;
+    }
+    while (at) {
+        const gone = at;
+        at = at.nextSibling;
+        gone.remove();
+    }
+}
+
+export function update(place, ...nodes) {
+    children(place, flat(nodes).map((n) => typeof n === 'object' ? n :
+        document.createTextNode(n)));
 }
 
 // ---- The API
@@ -69,6 +141,8 @@ export function post(path, body, key) {
     return ask(path, {method: 'POST', headers, body: JSON.stringify(body)});
 }
 
+export const ofStore = (s) => 'stores/' + encodeURIComponent(s);
+
 export function query(parameters) {
     const q = new URLSearchParams();
     for (const [name, value] of Object.entries(parameters))
@@ -101,20 +175,45 @@ export function trouble(problem) {
     return box('wrong', h('p', {}, '\u2716 ' + text));
 }
 
+// 12345 as "12,345" or as the reader writes it.
+export const number = (n) => n === null || n === undefined ? '\u2013' :
+    n.toLocaleString();
+
+export const many = (n, one, more) => number(n) + ' ' +
+    (n === 1 ? one : more || one + 's');
+
+export function bytes(n) {
+    const units = ['bytes', 'KB', 'MB', 'GB', 'TB'];
+    let at = 0;
+    for (; n >= 1000 && at < units.length - 1; at++)
+        n /= 1000;
+    return (n < 10 && at > 0 ? n.toFixed(1) : Math.round(n)) + ' ' + units[at];
+}
+
+// What was decided, and what comes next.
+export function decided(text, href, next) {
+    return box('done', h('p', {id: 'decided', tabindex: '-1'}, '\u2713 ' + text, ' ',
+                         h('a', {href}, next)));
+}
+
 // A state is a sign and a word; the colour only helps.
 const states = {
-    indeterminate: ['?', 'unknown', 'waits'],
-    dispatched: ['\u2192', 'sent, in flight', ''],
-    claimed: ['\u2026', 'claimed', ''],
+    indeterminate: ['?', 'outcome unknown', 'waits'],
+    dispatched: ['\u2192', 'sent, in flight', 'runs'],
+    claimed: ['\u2026', 'claimed', 'runs'],
     completed: ['\u2713', 'completed', 'done'],
     absent: ['\u25cb', 'free', ''],
     corrupt: ['\u2716', 'corrupt', 'wrong'],
 };
 
-export function state(r) {
+export function mark(kind, ...text) {
+    return h('span', {class: 'mark ' + kind}, ...text);
+}
+
+export function state(r, more) {
     const [sign, word, kind] = states[r.state];
-    const more = r.state === 'completed' && r.kind ? ', ' + r.kind : '';
-    return h('span', {class: 'mark ' + kind}, sign + ' ' + word + more);
+    return mark(kind, sign + ' ' + word +
+        (r.state === 'completed' && r.kind ? ', ' + r.kind : '') + (more || ''));
 }
 
 // The last two free a key: nothing waits for an operator because of them.
@@ -136,8 +235,32 @@ export const reasons = {
 };
 
 export function reason(r) {
-    return r.reason ? r.reason + ': ' + reasons[r.reason] : '\u2013';
+    return r.reason ? reasons[r.reason] : '\u2013';
 }
+
+// A label is printable ASCII; what stands in it of other scripts is escaped as
+// in addresses. It is shown as its writer knows it, unless it is something else,
+// or has characters that are not seen or that turn others around.
+const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/u;
+
+export function plain(label) {
+    try {
+        const text = decodeURIComponent(label);
+        return unseen.test(text) ? label : text;
+    } catch {
+        return label;
+    }
+}
+
+// What a record is about: its request, and what else its label says.
+export function about(r) {
+    if (!r.label)
+        return h('span', {class: 'soft'}, 'no label');
+    const [, request, rest] = /^([A-Z]+ \/\S*)?(.*)$/s.exec(plain(r.label));
+    return h('bdi', {}, request && h('b', {}, request), rest);
+}
+
+// ---- Times
 
 export function span(ms) {
     const s = Math.max(0, Math.round(ms / 1000));
@@ -150,57 +273,104 @@ export function span(ms) {
     return Math.floor(s / 86400) + ' days';
 }
 
-// A time, and how long ago it was by the console's clock.
+const utc = (text) => text.replace('T', ' ').replace(/\.\d+Z/, ' UTC');
+
+// In the reader's own time, with UTC beside it.
 export function time(text, now) {
     if (!text)
         return '\u2013';
-    const ms = Date.parse(now) - Date.parse(text);
-    const away = !now ? '' : ms >= 0 ? ', ' + span(ms) + ' ago' :
-        ', in ' + span(-ms);
-    return h('time', {datetime: text},
-             text.replace('T', ' ').replace(/\.\d+Z/, ' UTC') + away);
+    const at = new Date(text), ms = Date.parse(now) - at;
+    const away = !now ? '' : ms >= 0 ? ' \u00b7 ' + span(ms) + ' ago' :
+        ' \u00b7 in ' + span(-ms);
+    if (at.getTimezoneOffset() === 0)
+        return h('time', {datetime: text}, utc(text) + away);
+    return h('time', {datetime: text}, at.toLocaleString(undefined, {
+        dateStyle: 'medium', timeStyle: 'medium'}) + away, ' ',
+    h('span', {class: 'hint'}, utc(text)));
 }
 
-export function age(text, now) {
-    return text ? h('time', {datetime: text, title: text},
-                    span(Date.parse(now) - Date.parse(text))) : '\u2013';
+export function age(text, now, ago) {
+    return text ? h('time', {datetime: text, title: utc(text)},
+                    span(Date.parse(now) - Date.parse(text)) + (ago || '')) :
+        '\u2013';
 }
 
-export function table(caption, heads, rows) {
+// ---- Parts
+
+// Cells are an element, a text, or [attributes, ...children]. On a narrow screen
+// a row is a card, and the head of a column stands before its cell.
+export function table(caption, heads, rows, more) {
+    const cell = (c, i) => {
+        const [attributes, ...inside] = Array.isArray(c) ? c : [{}, c];
+        return h('td', {'data-head': heads[i] || null, ...attributes}, ...inside);
+    };
     return h('div', {class: 'scroll', tabindex: '0', role: 'region',
-                     'aria-label': caption},
+                     'aria-label': caption, ...more},
         h('table', {}, h('caption', {}, caption),
-          h('thead', {}, h('tr', {}, heads.map(
-              (t) => h('th', {scope: 'col'}, t)))),
-          h('tbody', {}, rows.map((cells) => h('tr', {}, cells.map(
-              (c) => h('td', {}, c)))))));
+          h('thead', {}, h('tr', {}, heads.map((t) => t ?
+              h('th', {scope: 'col'}, t) : h('td', {})))),
+          h('tbody', {}, rows.map(({key, cells}) => h('tr', {'data-key': key},
+              cells.map(cell))))));
 }
 
-export function facts(caption, pairs) {
-    return h('table', {class: 'facts'}, h('caption', {}, caption),
-             h('tbody', {}, pairs.filter(Boolean).map(([name, value]) =>
-                 h('tr', {}, h('th', {scope: 'row'}, name),
-                   h('td', {}, value)))));
+// Rows without keys of their own.
+export const rowsOf = (list) => list.map((cells) => ({cells}));
+
+export function facts(pairs) {
+    return h('dl', {}, pairs.filter(Boolean).map(([name, ...value]) =>
+        [h('dt', {}, name), h('dd', {}, ...value)]));
 }
+
+// A part of a page, with its name and what belongs beside it.
+export function panel(name, beside, ...inside) {
+    return h('section', {class: 'panel'}, h('div', {class: 'title'},
+        h('h2', {}, name), beside), ...inside);
+}
+
+export const pad = (...inside) => h('div', {class: 'pad'}, ...inside);
+
+// A text that is copied as a whole.
+export function copied(text, what) {
+    return h('span', {class: 'copied'}, h('code', {}, text), h('button', {
+        type: 'button', class: 'small', 'aria-label': 'Copy ' + what,
+        async onclick(event) {
+            const button = event.currentTarget;
+            try {
+                await navigator.clipboard.writeText(text);
+                say('Copied.');
+                button.textContent = 'Copied';
+            } catch {
+                say('This browser does not let pages copy: select it.');
+            }
+        }}, 'Copy'));
+}
+
+export const record = (r) => '#/record/' + r.store + '/' + r.name;
 
 export function link(r, text) {
-    return h('a', {href: '#/record/' + r.store + '/' + r.name, class: 'digits',
-                   'data-key': r.name}, text || r.name.slice(0, 16));
+    return h('a', {href: record(r), 'data-key': r.name},
+             text || h('code', {}, r.name.slice(0, 16)));
 }
 
 export function field(label, input, hint) {
     const id = input.id;
     if (hint)
         input.setAttribute('aria-describedby', id + '-hint');
-    return h('p', {}, h('label', {class: 'block', for: id}, label), input,
-             hint && h('span', {class: 'hint', id: id + '-hint'}, ' ', hint));
+    return h('div', {class: 'field'}, h('label', {for: id}, label), input,
+             hint && h('span', {class: 'hint', id: id + '-hint'}, hint));
 }
 
-export function choice(name, value, text, checked, onchange) {
+export function pick(id, label, options, value, onchange) {
+    return field(label, h('select', {id, name: id, onchange}, options.map(
+        ([v, text]) => h('option', {value: v, selected: v === value}, text))));
+}
+
+// One of several: what it is, and what it means.
+export function choice(name, value, text, means, checked, onchange) {
     const id = name + '-' + value;
-    return h('p', {}, h('input', {type: 'radio', name, value, id, checked,
-                                  onchange}), ' ',
-             h('label', {for: id}, text));
+    return h('label', {class: 'choice', for: id}, h('input', {
+        type: 'radio', name, value, id, checked, onchange}),
+    h('span', {}, h('b', {}, text), means && h('span', {class: 'hint'}, means)));
 }
 
 // Bytes as base64, of a file.

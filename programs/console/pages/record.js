@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// record.js - one record: what it is, what happened, what a repeat is told now;
-// and finding it.
+// record.js - one record: what became of it, what happened, what a repeat is
+// told now, and deciding it.
 
-import {h, fill, get, post, box, state, reason, time, facts, table, link, field,
-        choice, trouble, shown, say} from './dom.js';
+import {h, fill, update, get, post, ofStore, box, state, reason, time, span,
+        plain, facts, panel, pad, copied, field, trouble, shown, say,
+    decided} from './dom.js';
 import {decisionForm} from './decide.js';
-import {auditTable} from './lists.js';
+import {whoOf, didOf} from './lists.js';
 
-const at = (s, name, more) => 'stores/' + encodeURIComponent(s) + '/records/' +
-    name + (more || '');
+const at = (s, name, more) => ofStore(s) + '/records/' + name + (more || '');
 
 // ---- What it is
 
@@ -28,30 +28,45 @@ function told(t) {
     return 'the stored ' + t.body_bytes + ' bytes';
 }
 
+const policy = (r) => [r.takeover ? 'takeover: a lost owner is replaced' :
+    'hold: a lost outcome waits for an operator',
+r.retry_failed ? ', failures may be tried again' : '',
+r.doubt ? '; an earlier attempt may have executed' : ''];
+
 function recordFacts(r) {
     const owned = r.state === 'claimed' || r.state === 'dispatched';
-    return facts('Record', [
-        ['State', state(r)],
-        ['What it is about', r.label || '\u2013'],
-        [r.state === 'indeterminate' ? 'Why unknown' : 'Reason', reason(r)],
-        ['A repeat is told now', told(r.told)],
-        ['Realm or group', r.group || '\u2013'],
-        ['Attempt', String(r.attempt)],
-        ['Fence', h('code', {}, r.fence)],
-        ['Granted', time(r.granted, r.now)],
-        r.ended && [r.state === 'indeterminate' ? 'Unknown since' : 'Ended',
-            time(r.ended, r.now)],
+    return facts([
+        ['A repeat is told', told(r.told)],
+        r.reason && [r.state === 'indeterminate' ? 'Why unknown' : 'Reason',
+                     r.reason + ': ' + reason(r)],
+        ['Realm', h('bdi', {}, r.group || '\u2013')],
+        ['Label', r.label ? h('bdi', {}, r.label) : '\u2013'],
+        r.trace && ['Trace id', copied(r.trace, 'the trace id')],
         owned && ['Lease until', time(r.lease_until, r.now)],
         !owned && r.keep_until && ['Kept until', time(r.keep_until, r.now)],
-        ['Trace id', r.trace ? h('code', {}, r.trace) : '\u2013'],
-        ['Policy', [r.takeover ? 'takeover: a lost owner is replaced' :
-            'hold: a lost outcome waits for an operator',
-            r.retry_failed ? ', failures may be tried again' : '',
-            r.doubt ? '; an earlier attempt may have executed' : '']],
+        ['Policy', policy(r)],
         r.note && ['Decided', r.note],
-        ['Store', r.store],
-        ['Name', h('code', {}, r.name)],
+        ['Store', h('a', {href: '#/store/' + r.store}, r.store)],
+        ['Name', copied(r.name, 'the name')],
+        ['Attempt', String(r.attempt)],
+        ['Fence', h('code', {}, r.fence)],
     ]);
+}
+
+// Where the service itself shows what the record is about: the pattern's {label}
+// is the label, and {order} what stands in it behind "order=".
+function service(pattern, r) {
+    if (!pattern || !r.label)
+        return null;
+    let whole = true;
+    const address = pattern.replace(/\{([a-z_]+)\}/g, (all, name) => {
+        const [, value] = name === 'label' ? [0, r.label] :
+            new RegExp('(?:^|[ ?&;])' + name + '=([^ &;]+)').exec(r.label) || [];
+        whole = whole && Boolean(value);
+        return encodeURIComponent(plain(value || ''));
+    });
+    return whole && h('a', {id: 'service', href: address, target: '_blank',
+        rel: 'noopener noreferrer'}, 'Open it in the service \u2197');
 }
 
 // ---- The body, for who may see it and says why
@@ -74,19 +89,52 @@ function bodyForm(r) {
             fill(out, trouble(problem));
         }
     });
-    return h('section', {}, h('h2', {}, 'Body'), form, out);
+    return panel('The stored body', null, pad(form, out));
 }
 
-// ---- What happened
+// ---- What happened, one after the other
 
-async function timeline(r) {
-    const {events, audit, trouble: bad} = await get(
-        at(r.store, r.name, '/timeline'));
-    return h('section', {}, h('h2', {}, 'What happened'),
-        table('As the record has it', ['Time', 'What'],
-              events.map((e) => [time(e.time, r.now), e.text])),
-        bad && box('wrong', h('p', {}, 'The audit log cannot be read: ' + bad)),
-        audit.length > 0 && auditTable('As the audit log has it', audit));
+// What an event of the record is: [its look, its words, more]
+function event(r, e) {
+    if (e.what === 'decided')
+        return ['done', e.text];
+    if (e.what !== 'ended')
+        return ['runs', e.text];
+    if (r.state === 'indeterminate')
+        return ['waits', 'The outcome became unknown', reason(r)];
+    if (r.state === 'completed')
+        return ['done', 'It ended: ' + r.kind, r.reason && reason(r)];
+    return ['', 'It was given back: nothing was done', r.reason && reason(r)];
+}
+
+const steps = {intent: ' is about to', done: '', refused: ', refused',
+               unknown: ', outcome unknown'};
+
+// An intent whose end is there, too, says nothing more.
+function decisions(audit) {
+    const ended = new Set(audit.map((l) => l.of));
+    return audit.filter((l) => l.step !== 'intent' || !ended.has(l.seq)).map(
+        (l) => ({time: l.time, look: l.step === 'done' ? 'done' : 'waits',
+            what: whoOf(l) + (steps[l.step] || '') + ': ' + didOf(l),
+            hint: [l.why, l.way].filter(Boolean).join(' \u00b7 ')}));
+}
+
+// A decision stands in the record and in the audit log, which knows more of it.
+function story(r, events, audit) {
+    const lines = decisions(audit);
+    const last = lines.filter((l) => l.look === 'done').pop();
+    const all = [...events.filter((e) => e.what !== 'decided' || !last).map((e) => {
+        const [look, what, hint] = event(r, e);
+        return {time: e.time, look, what, hint};
+    }), ...lines];
+    all.sort((a, b) => a.time < b.time ? -1 : a.time > b.time ? 1 : 0);
+    return h('ol', {class: 'story'}, all.map((e) => h('li', {class: e.look},
+        h('b', {}, e.what), time(e.time, r.now),
+        e.hint && h('span', {class: 'hint'}, e.hint))),
+    h('li', {}, h('b', {}, r.told.is === 'problem' ? 'Repeats are told \u201c' +
+        r.told.code + '\u201d' : r.told.is === 'executes' ?
+        'The next repeat executes' : 'Repeats get the stored answer'),
+    r.state === 'indeterminate' && h('span', {class: 'hint'}, 'until you decide')));
 }
 
 // A lost owner that nobody has reaped, because no gateway is left, may be decided.
@@ -97,123 +145,88 @@ const decidable = (r) => r.state === 'indeterminate' ||
 const same = (a, b) => a.fence === b.fence && a.state === b.state &&
     a.attempt === b.attempt && a.note === b.note;
 
+function corrupt(page, title, name) {
+    page.append(title('Record ' + name.slice(0, 8)), box('wrong', h('p', {},
+        '\u2716 This record fails its checksum. It counts as taken, so ' +
+        'nothing runs twice. Keep a copy of the store and look at the disk.')));
+}
+
+// What can be done about it here.
+function action(r, session, form) {
+    const may = session.rights.includes('decide');
+    if (!decidable(r))
+        return r.state === 'completed' && r.told.is !== 'problem' &&
+            session.rights.includes('body') && bodyForm(r);
+    return may ? form() : panel('Decide', null, pad(h('p', {}, session.decide ?
+        'You have not the right to decide.' :
+        'This console only shows. Decide with'), !session.decide && h('pre', {},
+        'once resolve ' + r.name.slice(0, 16) + ' --fence ' + r.fence)));
+}
+
 export async function record(context) {
-    const {page, title, words: [s, name], session, again} = context;
-    let r;
-    try {
+    const {page, title, words: [s, name], session, poll, again} = context;
+    const head = h('div', {}), beside = h('div', {}), place = h('div', {});
+    let r, lines;
+    async function read() {
         r = await get(at(s, name));
+        lines = await get(at(s, name, '/timeline'));
+    }
+    try {
+        await read();
     } catch (problem) {
         if (problem.code !== 'corrupt')
             throw problem;
-        fill(page, title('Record ' + name.slice(0, 8)), box('wrong', h('p', {},
-            '\u2716 This record fails its checksum. It counts as taken, so ' +
-            'nothing runs twice. Keep a copy of the store and look at the disk.')));
-        return;
+        return corrupt(page, title, name);
     }
-    let drawings = 0, deciding = false;
-    // What was begun last is shown.
-    async function draw(said) {
-        const mine = ++drawings;
-        const lines = await timeline(r);
-        if (mine !== drawings)
-            return;
-        const may = session.rights.includes('decide');
-        const kept = r.state === 'completed' && r.told.is !== 'problem';
-        fill(page, title('Record ' + name.slice(0, 8)), said,
-             recordFacts(r), lines,
-             decidable(r) && may && decisionForm(r, busy, done, reload),
-             decidable(r) && !may && box('', h('p', {},
-                 session.decide ? 'You have not the right to decide.' :
-                 'This console only shows. Decide with once resolve ' +
-                 name.slice(0, 16) + ' --fence ' + r.fence)),
-             kept && session.rights.includes('body') && bodyForm(r));
+    let deciding = false;
+    // What changes by itself: ages, and what the log says.
+    function draw() {
+        const since = r.state === 'indeterminate' && r.ended ? ' for ' +
+            span(Date.parse(r.now) - Date.parse(r.ended)) : '';
+        update(head, title(r.label ? plain(r.label) : 'Record ' + name.slice(0, 16),
+            [state(r, since), ' ', service(session.link, r)],
+            h('a', {class: 'way', href: '#/waiting'}, '\u2039 Waiting')));
+        update(beside, panel('What happened', null, pad(
+            story(r, lines.events, lines.audit), lines.trouble && box('wrong',
+                h('p', {}, 'The audit log cannot be read: ' + lines.trouble)))),
+        panel('Record', null, pad(recordFacts(r))));
     }
-    function busy(is) {
-        deciding = is;
+    function drawAll(said) {
+        draw();
+        fill(place, said, action(r, session, () => decisionForm(
+            r, (is) => { deciding = is; }, done, reload)));
+        place.hidden = !place.firstChild;
     }
     async function changed(text) {
-        await draw(box('waits', h('p', {}, '! ' + text)));
+        drawAll(box('waits', h('p', {}, '! ' + text)));
         say(text);
     }
     async function reload(text) {
-        r = await get(at(s, name));
+        await read();
         await changed(text);
     }
     async function done(text) {
-        r = await get(at(s, name));
-        await draw(box('done', h('p', {id: 'decided', tabindex: '-1'},
-                                 '\u2713 ' + text)));
+        await read();
+        await poll().catch(() => {}); // the next look says so
+        drawAll(decided(text, '#/waiting', 'What else waits'));
         document.getElementById('decided').focus();
         say(text);
     }
-    await draw(null);
+    page.append(head, h('div', {class: 'two'}, place, beside));
+    drawAll(null);
     again(async () => {
         const before = r;
         const now = await get(at(s, name));
         // What a decision from here changes is shown by done().
-        if (deciding || r !== before || same(now, r))
+        if (deciding || r !== before)
             return;
-        r = now;
-        await changed('Something has happened to this record; what you see is new.');
-    });
-}
-
-// ---- Find
-
-const ways = {
-    hash: ['The first digits of its hash, as logs have it', [
-        ['hash', 'Hash, 8 to 64 digits']]],
-    label: ['A part of what it is about (only what waits or is in flight; ' +
-        'of others the access log has the hash)', [
-        ['label', 'Part of the label']]],
-    trace: ['A trace id (only what waits or is in flight)', [
-        ['trace', 'Trace id, 32 digits']]],
-    request: ['The request that the gateway got', [
-        ['scope', 'Scope: who asked, as once_scope has it'],
-        ['realm', 'Realm: the host, unless once_realm says otherwise'],
-        ['method', 'Method, only under once_key_space path'],
-        ['path', 'Path, as it was sent, only there, too'],
-        ['key', 'Idempotency-Key']]],
-    key: ['A group and a key, of a program', [
-        ['group', 'Group (default)'], ['key', 'Key']]],
-};
-
-export async function find({page, title, parameters}) {
-    const out = h('div', {});
-    const fields = h('div', {});
-    const draw = (by) => fill(fields, ways[by][1].map(([id, label]) => field(label,
-        h('input', {id, name: id, class: 'wide', autocomplete: 'off',
-                    value: parameters[id] || '',
-                    spellcheck: 'false'}))));
-    const by = ways[parameters.by] ? parameters.by : 'hash';
-    const form = h('form', {id: 'find'}, h('fieldset', {},
-        h('legend', {}, 'What do you have?'),
-        Object.entries(ways).map(([way, [text]]) => choice('by', way, text,
-            way === by, () => draw(way)))), fields,
-    h('p', {}, h('button', {class: 'main', id: 'search'}, 'Find')));
-    async function search() {
-        try {
-            const {now, matches, complete} = await post('find',
-                Object.fromEntries(new FormData(form)));
-            fill(out, matches.length ? table('Found', ['Record', 'State',
-                'What it is about', 'Granted', 'Store'],
-            matches.map((r) => [link(r), state(r), r.label || '\u2013',
-                time(r.granted, now), r.store])) :
-                box('', h('p', {}, 'There is no such record. It may have been ' +
-                          'forgotten, or it was never here.')),
-            !complete && h('p', {}, 'There may be more: be more exact.'));
-            say(matches.length + ' found.');
-        } catch (problem) {
-            fill(out, trouble(problem));
+        if (same(now, r)) {
+            r = now;
+            draw();
+        } else {
+            await reload('Something has happened to this record; what you see ' +
+                         'is new.');
         }
-    }
-    form.addEventListener('submit', (e) => {
-        e.preventDefault();
-        search();
     });
-    draw(by);
-    fill(page, title('Find'), h('p', {}, 'What you type stands in no address and ' +
-         'no log.'), form, out);
-    if (parameters.hash)
-        await search();
 }
+
