@@ -5,6 +5,7 @@ one, a dead one or a foreign one can do. The contract itself is told by the
 scenarios of test/gateway against services with a middleware.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -387,11 +388,13 @@ def test_a_grant_to_a_connection_that_has_ended_is_not_lost(server, then):
         """A key that is free may be this one's, if it is the quicker."""
         answer = begin(c, key, route=route)
         if answer[1]["do"] == "run":
+            taken[key] += 1     # and no other had it before
+            assert answer[1]["attempt"] == 1 + taken[key], answer
             c.ask("/v1/abandon", {"token": answer[1]["token"], "route": route})
             return None
         return answer
 
-    keys = ["k%d" % i for i in range(60)]
+    keys, taken = ["k%d" % i for i in range(200)], collections.Counter()
     with Client(server) as c:
         for key in keys:
             waits = ended_while_it_waits(server, c, key, route)
