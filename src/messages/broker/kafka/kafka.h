@@ -49,6 +49,7 @@ struct once__kafka {
     int up;              /* connect() has found the topic by it */
     int down;            /* no broker can be reached, or this object is of no
                           * more use: connect again */
+    int answered;        /* a broker has, after what the library reports now */
     const char *refused; /* why another attempt would be refused, or NULL */
 
     /* Sending. */

@@ -298,6 +298,12 @@ static int set_up(struct once__kafka *k, once_error *err)
                           "is no memory, or the certificates to trust cannot "
                           "be read");
     rc = find_topic(k, err);
+    if (rc == ONCE_OK) {
+        /* An object that stayed may still report that no broker was there. */
+        k->answered = 1;
+        serve(k);
+        k->answered = 0;
+    }
     return rc == ONCE_OK && k->receives ? once__kafka_join(k, err) : rc;
 }
 

@@ -42,6 +42,9 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
         k->refused = "the brokers refuse an idempotent producer to this user";
         break;
     case RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN:
+        if (!k->answered)
+            k->down = 1;
+        return;
     case RD_KAFKA_RESP_ERR__FATAL:
     case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
     case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
