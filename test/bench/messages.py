@@ -305,7 +305,7 @@ class Bench:
         for topic in ("bare", "relayed"):
             self.world.servers["kafka"].tool("topic", topic, 12)
         yield ("Kafka, librdkafka's mock", f"{kafka}/bare", f"{kafka}/relayed",
-               (0.05, 0.05))
+               (0.5, 0.5))
 
     def rabbit_queue(self, url, name):
         import pika  # pylint: disable=import-outside-toplevel

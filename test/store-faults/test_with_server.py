@@ -104,10 +104,11 @@ def test_ctl_of_the_program():
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM,
                                     signal.SIGINT])
 @pytest.mark.parametrize("kind", ["redis", "postgres", "mysql", "rabbitmq",
-                                  "nats"])
+                                  "nats", "kafka"])
 def test_nothing_is_left_when_it_is_killed(kind, number):
     needs({"redis": "redis-server", "postgres": "initdb", "mysql": "mariadbd",
-           "rabbitmq": "rabbitmq-server", "nats": "nats-server"}[kind])
+           "rabbitmq": "rabbitmq-server", "nats": "nats-server",
+           "kafka": "sh"}[kind])
     process = subprocess.Popen(
         [WITH, kind, "--", "sh", "-c",
          "env; echo $$; exec sleep 1000"], text=True, stdout=subprocess.PIPE)
