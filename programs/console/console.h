@@ -171,9 +171,6 @@ void console_peers_end_late(struct console *con);
 
 /* ---- main.c --------------------------------------------------------------- */
 
-/* "NAME=URL": what stands before "=", if that comes before any ":". */
-size_t console_name_size(const char *text);
-
 /* ---- watch.c -------------------------------------------------------------- */
 
 struct console_watch *console_watch_new(struct console *con);

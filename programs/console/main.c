@@ -33,13 +33,6 @@ struct options {
     const char *listen;
 };
 
-size_t console_name_size(const char *text)
-{
-    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-");
-
-    return text[n] == '=' ? n : 0;
-}
-
 enum { NAME_SIZE = sizeof(((struct console_store *)0)->name) };
 
 /* The name that is given, or `usual` and, but for the first one, its number. */

@@ -5,23 +5,20 @@
  */
 #include "programs/console/options.h"
 
+#include <string.h>
+
 /* clang-format off */
 const char console_help[] =
     "usage: once console [--store [NAME=]URL]... [--listen WHERE] [--decide]\n"
     "\n"
-    "Serves the web console: what waits for a decision, and deciding it. It only\n"
-    "shows, whatever anybody's rights, unless it is told to --decide.\n"
+    "Serves the web console: what waits for a decision, and deciding it.\n"
     "\n"
     "  --store [NAME=]URL   a store, up to 16; or from ONCE_STORE. NAME is what is\n"
-    "                 shown; URL may be a name of once-stores(5), or @FILE, whose\n"
-    "                 first line is the URL\n"
+    "                 shown; URL may be a name of once-stores(5), or @FILE\n"
     "  --listen WHERE unix:PATH (unix:/run/once/console.sock), 127.0.0.1:PORT,\n"
-    "                 [::1]:PORT, or systemd; nothing else. Port 0: any that is\n"
-    "                 free. On loopback it prints an address that opens once\n"
+    "                 [::1]:PORT, or systemd. On loopback it prints its address\n"
     "  --decide       decisions are possible\n"
-    "  --operators FILE   who may do what (/etc/once/operators): lines like\n"
-    "                 alice decide,body  and  @support view  and, through a proxy,\n"
-    "                 proxy:carol view\n"
+    "  --operators FILE   who may do what (/etc/once/operators)\n"
     "  --audit FILE   the log of decisions (/var/log/once/audit.jsonl)\n"
     "  --database [NAME=]URL   of a program with messages, up to 16: its outbox,\n"
     "                 parked messages and sagas; or @FILE\n"
@@ -52,3 +49,10 @@ const struct cli_option console_options[] = {
     {.name = NULL},
 };
 /* clang-format on */
+
+size_t console_name_size(const char *text)
+{
+    size_t n = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789_-");
+
+    return text[n] == '=' ? n : 0;
+}

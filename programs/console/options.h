@@ -4,6 +4,8 @@
 #ifndef ONCE_CONSOLE_OPTIONS_H
 #define ONCE_CONSOLE_OPTIONS_H
 
+#include <stddef.h>
+
 #include "programs/terminal/terminal.h"
 
 enum {
@@ -22,5 +24,8 @@ enum {
 
 extern const struct cli_option console_options[];
 extern const char console_help[];
+
+/* "NAME=URL": what stands before "=", if that comes before any ":". */
+size_t console_name_size(const char *text);
 
 #endif /* ONCE_CONSOLE_OPTIONS_H */

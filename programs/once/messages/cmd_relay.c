@@ -24,8 +24,8 @@
 static const char help[] =
     "usage: once messages relay --to ROUTE=TARGET [OPTION ...] [--to ...]\n"
     "\n"
-    "Carries rows of the outbox in a program's database, postgres://...,\n"
-    "mysql://... or sqlite:FILE, to their targets until SIGTERM. It waits for what is away.\n"
+    "Carries rows of the outbox in a program's database, postgres://..., mysql://...\n"
+    "or sqlite:FILE, to their targets until SIGTERM. It waits for what is away.\n"
     "\n"
     "  --to ROUTE=TARGET  amqp://... nats://... redis://... kafka://... http://... or\n"
     "                     'exec:PROGRAM ARGUMENT ...'. @FILE: read it from a file, as\n"
