@@ -1294,7 +1294,8 @@ DECLARE
     v_now bigint;
     v_lease bigint := 0;
     v_over boolean := false;
-    v_quick boolean := NOT p_hold;
+    v_plain boolean := false;
+    v_quick boolean := false;
     v_look bigint := 10 * p_n;
     v_from bigint := 0;
     v_last bigint;
@@ -1324,8 +1325,20 @@ BEGIN
         WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM "@schema@".outbox d
             WHERE d.route = p_route AND d.phase = 1 AND d.due_ms <= v_now
             ORDER BY d.due_ms LIMIT p_n));
-    -- Where no row waits for another, those that come next are all that is needed.
-    IF v_quick THEN
+    -- Rows without a key wait for none: those that come next are all that is needed.
+    IF NOT p_hold THEN
+        SELECT array_agg(x.seq ORDER BY x.seq),
+                coalesce(bool_and(x.plain) AND sum(x.size) < 16777216, true)
+            INTO v_seqs, v_plain FROM (
+                SELECT o.seq, octet_length(o.body) AS size,
+                    o.key IS NULL AND o.lease_ms = 0 AS plain
+                FROM "@schema@".outbox o
+                WHERE o.phase = 0 AND (o.route, o.seq) > (p_route, 0)
+                    AND (o.route, o.seq) <= (p_route, v_end)
+                    AND o.seq NOT IN (SELECT l.seq
+                        FROM "@schema@".leases_1(p_route, v_now) AS l)
+                ORDER BY o.route, o.seq LIMIT p_n) AS x;
+        v_quick := NOT v_plain;
         v_look := p_n + (SELECT count(*)
             FROM "@schema@".leases_1(p_route, v_now));
     END IF;
@@ -1335,6 +1348,7 @@ BEGIN
         SELECT FROM "@schema@".outbox p WHERE p.route = p_route
             AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL LIMIT 10001) AS x;
     LOOP
+        EXIT WHEN v_plain;
         IF v_many THEN -- only the keys of the rows that come next, up to v_end
             WITH n AS MATERIALIZED (
                 SELECT o.seq, o.key FROM "@schema@".outbox o
