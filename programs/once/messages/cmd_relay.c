@@ -39,7 +39,7 @@ static const char help[] =
     "  --hold           the target knows no repeats: what is in doubt stays so\n"
     "  --no-hold        exec: the command knows ONCE_ID: what is in doubt is repeated\n"
     "  --pass           a dead row does not keep the later rows of its key waiting\n"
-    "  --workers N      batches side by side (1)\n"
+    "  --workers N      batches side by side (1; http: 8)\n"
     "  --batch N        rows claimed at once (500; with --hold, http: and exec: 1)\n"
     "  --attempts N     refusals that make a row dead (10)\n"
     "  --timeout TIME   for a connection, and for a proof (10s)\n"
