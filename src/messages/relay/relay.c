@@ -99,8 +99,8 @@ static int read_route(struct once__route *r, const once_route *given,
         return ONCE_EURL;
     r->hold = given->hold || (!r->ops->knows_ids && !given->no_hold);
     one = r->hold || r->ops->at_once;
-    r->o.workers = or_else(given->workers,
-                           is_http(given->url) ? HTTP_WORKERS : 1);
+    r->o.workers =
+        or_else(given->workers, is_http(given->url) ? HTTP_WORKERS : 1);
     r->o.batch = or_else(given->batch, one ? 1 : BATCH);
     /* One row a worker, but under hold no two of a key: they would be in doubt
      * together. */
