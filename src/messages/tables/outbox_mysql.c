@@ -147,12 +147,25 @@ static int make_due(const once_tx *tx, struct claim *c, once_error *err)
     " p.route=?2 AND p.key=o.key AND p.phase=" phase                           \
     " AND p.seq<o.seq LIMIT 1)"
 
-static const char look_begin[] =
-    "WITH w AS (SELECT seq,key,size," LEASED " AS leased,"
-    "?5 AND lease_ms>0 AND NOT " LEASED " AS late"
-    " FROM once_outbox o FORCE INDEX (outbox_ready)"
-    " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND NOT " STOPPED(
-        "1") " AND (?4 OR NOT (" STOPPED("3") " OR " STOPPED("4") "))";
+static const char
+    look_begin[] = "WITH w AS (SELECT seq,key,size," LEASED " AS leased,"
+                   "?5 AND lease_ms>0 AND NOT " LEASED " AS late"
+                   " FROM once_outbox o FORCE INDEX (outbox_ready)"
+                   " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND "
+                   "NOT " STOPPED("1") " AND (?4 OR NOT (" STOPPED(
+                       "3") " OR " STOPPED("4") "))"
+                                                /* One that was committed behind a look, and must go before. */
+                                                " AND (?6=0 OR key IS NULL OR "
+                                                "NOT EXISTS(SELECT 1 FROM"
+                                                " once_outbox p FORCE INDEX "
+                                                "(outbox_stop) WHERE p.route=?2"
+                                                " AND p.key=o.key AND "
+                                                "p.phase=0 AND p.seq<=?6"
+                                                " AND NOT (?4 AND ?5 AND "
+                                                "p.lease_ms>0"
+                                                " AND NOT p.lease_ms-?1 "
+                                                "BETWEEN 1 AND 3600000) LIMIT "
+                                                "1))";
 static const char look_end[] =
     " ORDER BY o.seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"

@@ -903,6 +903,9 @@ DECLARE
     i integer;
 BEGIN
     PERFORM "@schema@".fit_1();
+    -- A call that is taken back must not be claimed meanwhile.
+    PERFORM "@schema@".settle_lock_1(ARRAY(SELECT p_taken[x.n][1]
+        FROM generate_subscripts(p_taken, 1) AS x (n) WHERE p_taken[x.n][2] = 0));
     UPDATE "@schema@".saga s SET version = s.version + 1, state = p_state,
             since_ms = CASE s.state WHEN p_state THEN s.since_ms ELSE v_now END,
             note = coalesce(p_note, s.note)
@@ -922,7 +925,10 @@ BEGIN
                 AND t.gid = p_gid AND t.branch = p_taken[i][4];
         DELETE FROM "@schema@".outbox o WHERE o.seq = p_taken[i][1]
             AND o.saga = p_gid AND o.phase = p_taken[i][2]
-            AND o.attempts = p_taken[i][3];
+            AND o.attempts = p_taken[i][3]
+            AND (o.phase > 0 OR NOT EXISTS (
+                SELECT FROM "@schema@".relay_lease l
+                WHERE l.route = o.route AND o.seq = ANY (l.seqs)));
         IF NOT FOUND THEN
             RAISE EXCEPTION 'a call has changed' USING ERRCODE = 'ON016';
         END IF;
@@ -980,6 +986,8 @@ AS $f$
             t.state::bigint, t.failed::bigint, t.round::bigint,
             coalesce(t.status, 0)::bigint, coalesce(o.seq, 0),
             coalesce(o.phase, 0)::bigint, coalesce(o.attempts, 0)::bigint
+                + (SELECT count(*) FROM "@schema@".relay_lease l
+                    WHERE l.route = o.route AND o.seq = ANY (l.seqs))
         FROM "@schema@".saga_step t LEFT JOIN "@schema@".outbox o
             ON o.saga = p_gid AND o.id = p_gid || '/' || t.branch
                 || CASE t.state WHEN 1 THEN '/try' WHEN 3 THEN '/confirm'
@@ -1429,7 +1437,27 @@ BEGIN
     UPDATE "@schema@".outbox o
         SET phase = 4, error = 'its lease ran out: it may have been taken'
         WHERE o.seq = ANY (v_late);
-    IF v_seqs IS NULL THEN
+    -- Programs have committed since each of these looks. What has to go before a
+    -- row of its key was there before it, so it can be seen now.
+    IF v_seqs IS NOT NULL AND NOT v_plain THEN
+        v_seqs := ARRAY(SELECT o.seq FROM "@schema@".outbox o
+            WHERE o.seq = ANY (v_seqs) AND (o.key IS NULL OR NOT EXISTS (
+                    SELECT FROM "@schema@".outbox p
+                    WHERE p.route = p_route AND p.key = o.key AND p.seq < o.seq
+                        AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL
+                        AND (p.phase = 1 OR NOT p_pass)))
+            ORDER BY o.seq);
+    END IF;
+    IF v_from > 0 THEN
+        v_seqs := ARRAY(SELECT o.seq FROM "@schema@".outbox o
+            WHERE o.seq = ANY (v_seqs) AND (o.key IS NULL OR o.key NOT IN (
+                    SELECT p.key FROM "@schema@".outbox p
+                    WHERE p.phase = 0 AND (p.route, p.seq) > (p_route, 0)
+                        AND (p.route, p.seq) <= (p_route, v_from)
+                        AND p.key IS NOT NULL))
+            ORDER BY o.seq);
+    END IF;
+    IF coalesce(cardinality(v_seqs), 0) = 0 THEN
         RETURN;
     ELSIF p_each OR cardinality(v_seqs) < 4 THEN
         RETURN QUERY UPDATE "@schema@".outbox o
@@ -1984,6 +2012,13 @@ BEGIN
         LOCK TABLE "@schema@".outbox IN EXCLUSIVE MODE;
         PERFORM setval('"@schema@".outbox_seq_seq', max(o.seq))
             FROM "@schema@".outbox o;
+    END IF;
+    IF (SELECT s.last_value + s.is_called::integer
+            FROM "@schema@".relay_lease_no_seq s)
+        <= (SELECT max(l.no) FROM "@schema@".relay_lease l) THEN
+        LOCK TABLE "@schema@".relay_lease IN EXCLUSIVE MODE;
+        PERFORM setval('"@schema@".relay_lease_no_seq', max(l.no))
+            FROM "@schema@".relay_lease l;
     END IF;
     IF (SELECT s.last_value + s.is_called::integer
             FROM "@schema@".parked_no_seq s)

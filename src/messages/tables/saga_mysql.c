@@ -21,20 +21,23 @@ static int call(const once_tx *tx, const char *gid,
                 const struct once__saga_call *c, once_error *err)
 {
     struct once__saga_name name = once__saga_name(gid, c);
+    uint64_t made = 0;
     int rc;
 
     rc = once__mysql_run(
-        tx, "saga", NULL, err,
+        tx, "saga", &made, err,
         "INSERT INTO once_outbox(phase,kept,due_ms,at_ms,route,id,saga,type,"
-        "headers,body) SELECT 0,1,0,?4,CASE ?3 WHEN 1 THEN try_to"
-        " WHEN 2 THEN confirm_to ELSE cancel_to END,?5,?1,type,?6,body"
-        " FROM once_saga_step WHERE gid=?1 AND branch=?2",
+        "headers,body,fingerprint) SELECT 0,1,0,?4,CASE ?3 WHEN 1 THEN try_to"
+        " WHEN 2 THEN confirm_to ELSE cancel_to END,?5,?1,type,?6,body,"
+        "UNHEX(SHA2(body,256)) FROM once_saga_step WHERE gid=?1 AND branch=?2",
         ONCE__TEXT(gid), ONCE__NUMBER(c->step + 1), ONCE__NUMBER(c->op),
         ONCE__NOW, ONCE__TEXT(name.id), ONCE__TEXT(name.headers));
-    return rc != ONCE_REPEATED
+    if (rc == ONCE_REPEATED)
+        return once__fail(err, ONCE_EOPEN,
+                          "saga: a row of the outbox has the id of its call");
+    return rc != ONCE_OK || made == 1
                ? rc
-               : once__fail(err, ONCE_EOPEN,
-                            "saga: a row of the outbox has the id of its call");
+               : once__fail(err, ONCE_ECORRUPT, "saga: a step is missing");
 }
 
 /* ---- Starting ------------------------------------------------------------- */
@@ -66,10 +69,19 @@ static int check_open(const once_tx *tx, once_error *err)
 /* What can be read may not be durable yet: the caller's COMMIT waits for it. */
 static int touch(const once_tx *tx, once_error *err)
 {
-    return once__mysql_run_values(tx, "saga_start", NULL, err,
-                                  "UPDATE once_message_touch SET n=n+1"
-                                  " WHERE slot=CONNECTION_ID() & 255",
-                                  NULL);
+    uint64_t touched = 0;
+    int rc = once__mysql_run_values(tx, "saga_start", &touched, err,
+                                    "UPDATE once_message_touch SET"
+                                    " n=(n+1)&4294967295"
+                                    " WHERE slot=CONNECTION_ID() & 255",
+                                    NULL);
+
+    return rc != ONCE_OK || touched == 1
+               ? rc
+               : once__fail(
+                     err, ONCE_EVERSION,
+                     "saga_start: a row of once_message_touch is missing:"
+                     " `once messages init`");
 }
 
 /* `sql` reads with a lock where others may have committed since this transaction
