@@ -7,6 +7,7 @@
  */
 #include "db.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 
 #include "messages/tables/outbox.h"
@@ -683,6 +684,53 @@ static void first_arrivals_of_a_key_are_in_order(void)
     T_EQ(number(&d, "SELECT count(DISTINCT id) FROM @effect"), WRITERS * EACH);
     T_EQ(number(&d, "SELECT count(*) FROM @effect"), WRITERS * EACH);
     T_EQ(number(&d, "SELECT count(*) FROM @outbox"), 0);
+    db_end(&d);
+}
+
+enum { STOPPED = 9000, PAIRS = 100000, CLAIMS = 60 };
+
+/* One row of each pair waits, and the other has to wait for it. */
+static void pair_writer(void)
+{
+    struct db d = db_open();
+    int i;
+
+    for (i = 0; i < PAIRS; i++)
+        sql(&d, NULL,
+            "INSERT INTO @outbox (phase,kept,due_ms,at_ms,route,id,key,type,"
+            "headers,body) VALUES (1,false,99999999999999,1,'r','a','e%d','',"
+            "'',''),(0,false,0,1,'r','b','e%d','','','')",
+            i, i);
+    _exit(0);
+}
+
+/* A claim looks by several statements, and programs commit meanwhile. */
+static void a_row_that_waits_is_not_overtaken_while_a_claim_looks(void)
+{
+    struct db d = db_new();
+    pid_t pid;
+    int i;
+
+    sql(&d, NULL,
+        "INSERT INTO @outbox (phase,kept,due_ms,at_ms,route,id,key,type,"
+        "headers,body) SELECT 1,false,99999999999999,1,'r','x','s'||i,'','',''"
+        " FROM generate_series(1,%d) i",
+        STOPPED);
+    fflush(stdout);
+    if ((pid = fork()) == 0)
+        pair_writer();
+    for (i = 0; i < CLAIMS; i++) {
+        struct once__outgoing_list l = take(&d, &any);
+
+        once__outgoing_clear(&l);
+    }
+    (void)kill(pid, SIGKILL);
+    (void)waitpid(pid, NULL, 0);
+    T_OK(number(&d, "SELECT count(*) FROM @outbox WHERE key LIKE 'e%%'") > 0);
+    T_EQ(number(&d, "SELECT count(*) FROM @outbox b WHERE b.attempts>0 AND"
+                    " EXISTS(SELECT FROM @outbox p WHERE p.key=b.key AND"
+                    " p.phase=1 AND p.seq<b.seq)"),
+         0);
     db_end(&d);
 }
 
@@ -2108,6 +2156,8 @@ int main(int argc, char **argv)
         RUN(writers_of_a_key_wait_for_each_other);
     if (is_postgres())
         RUN(claiming_and_settling_wait_for_each_other);
+    if (is_postgres())
+        RUN(a_row_that_waits_is_not_overtaken_while_a_claim_looks);
     if (is_postgres())
         RUN(a_claim_does_not_wait_for_rows_that_are_done);
     if (is_postgres())

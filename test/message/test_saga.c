@@ -918,6 +918,32 @@ static void a_call_that_has_changed_is_read_again(void)
     db_end(&d);
 }
 
+/* PostgreSQL: a claim of many writes none of its rows. */
+static void a_call_that_was_claimed_is_not_taken_back(void)
+{
+    struct db d = db_new();
+    struct elsewhere e;
+
+    start(&d, "s", 0);
+    sql(&d, NULL,
+        "INSERT INTO @outbox (phase,kept,due_ms,at_ms,route,id,type,headers,"
+        "body) SELECT 0,false,0,1,route,'x','','','' FROM @outbox,"
+        "generate_series(1,4)");
+    sql(&d, NULL, "UPDATE @saga SET deadline_ms=1");
+    e = start_elsewhere(&d, "s");
+    begin(&d); /* as a relay that claims while the saga has been read */
+    sql(&d, NULL, "SELECT @lock_1(hashtext(route),true) FROM @outbox LIMIT 1");
+    let_it_read(&d, &e);
+    sql(&d, NULL,
+        "SELECT count(*) FROM @outbox_claim_1((SELECT min(route) FROM @outbox),"
+        "10,60000,false,false,false)");
+    commit(&d);
+    expect_success(&e);
+    T_EQ(number(&d, "SELECT count(*) FROM @relay_lease"), 1);
+    T_EQ(has(&d, "s/1/try"), 1);
+    db_end(&d);
+}
+
 enum { SAGAS = 24, RELAYS = 3, KILLS = 25, CENTS = 100, LEASE_MS = 300 };
 
 /* A service of three accounts, with a barrier. What it answers is how the call
@@ -1175,6 +1201,8 @@ int main(int argc, char **argv)
     RUN(the_database_does_what_the_rules_say);
     RUN(a_decision_that_comes_too_late_is_made_again);
     RUN(a_call_that_has_changed_is_read_again);
+    if (is_postgres())
+        RUN(a_call_that_was_claimed_is_not_taken_back);
     RUN(killed_relays_leave_every_saga_whole);
     RUN(sagas_are_listed_page_by_page);
     RUN(a_saga_that_ended_is_forgotten_after_the_window);

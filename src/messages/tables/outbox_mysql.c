@@ -23,7 +23,6 @@ enum {
     TRIES = 5,             /* of one claim */
     LOOK_MAX = 100000,     /* rows that a claim looks at */
     BODIES_MAX = 16 << 20, /* bytes of bodies that end a claim */
-    BUSY_MAX = 1 << 20,    /* bytes of keys that rows wait for */
     LIST_MAX = 500,        /* numbers in one IN (...): longer ones are joined */
     POLL_FIRST_MS = 10,
     POLL_MOST_MS = 1000,
@@ -85,10 +84,9 @@ struct claim {
     int64_t now;
     int64_t *rows, *late; /* seqs: to be claimed, and out of their lease */
     size_t n, n_late;
-    size_t seen;               /* rows of the last look */
-    int64_t last;              /* the seq up to which rows were looked at */
-    struct once__my_text busy; /* keys that rows up to `last` wait for */
-    int changed;               /* while it was looked at: once more */
+    size_t seen;  /* rows of the last look */
+    int64_t last; /* the seq up to which rows were looked at */
+    int changed;  /* while it was looked at: once more */
 };
 
 /* Others wait here. A route that has no row gets one that says of no relay. */
@@ -138,40 +136,32 @@ static int make_due(const once_tx *tx, struct claim *c, once_error *err)
                   ONCE__VALUES(ONCE__NUMBER(0)), c->rows, n, &changed, err);
 }
 
-/* w are the oldest rows behind ?6 whose key is none of those that others wait for
- * and has no earlier row that has stopped; of these a row waits that is leased, or
- * whose key has an earlier row that is. The last column is the key that others wait
- * for. A sum, since MariaDB reads all of a partition for each row of a max. */
+/* w are the oldest rows behind ?6 whose key has no earlier row that has stopped; of
+ * these a row waits that is leased, or whose key has an earlier row that is. A sum,
+ * since MariaDB reads all of a partition for each row of a max. */
 #define STOPPED(phase)                                                         \
     "EXISTS(SELECT 1 FROM once_outbox p FORCE INDEX (outbox_stop) WHERE"       \
     " p.route=?2 AND p.key=o.key AND p.phase=" phase                           \
     " AND p.seq<o.seq LIMIT 1)"
 
-static const char
-    look_begin[] = "WITH w AS (SELECT seq,key,size," LEASED " AS leased,"
-                   "?5 AND lease_ms>0 AND NOT " LEASED " AS late"
-                   " FROM once_outbox o FORCE INDEX (outbox_ready)"
-                   " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND "
-                   "NOT " STOPPED("1") " AND (?4 OR NOT (" STOPPED(
-                       "3") " OR " STOPPED("4") "))"
-                                                /* One that was committed behind a look, and must go before. */
-                                                " AND (?6=0 OR key IS NULL OR "
-                                                "NOT EXISTS(SELECT 1 FROM"
-                                                " once_outbox p FORCE INDEX "
-                                                "(outbox_stop) WHERE p.route=?2"
-                                                " AND p.key=o.key AND "
-                                                "p.phase=0 AND p.seq<=?6"
-                                                " AND NOT (?4 AND ?5 AND "
-                                                "p.lease_ms>0"
-                                                " AND NOT p.lease_ms-?1 "
-                                                "BETWEEN 1 AND 3600000) LIMIT "
-                                                "1))";
+static const char look_begin[] =
+    "WITH w AS (SELECT seq,key,size," LEASED " AS leased,"
+    "?5 AND lease_ms>0 AND NOT " LEASED " AS late"
+    " FROM once_outbox o FORCE INDEX (outbox_ready)"
+    " WHERE o.route=?2 AND o.phase=0 AND o.seq>?6 AND NOT " STOPPED(
+        "1") " AND (?4 OR NOT (" STOPPED("3") " OR " STOPPED("4") "))";
+/* In a look behind others: nor an earlier row that one of them has passed, or that
+ * was committed since. One that is late and passed does not count. */
+static const char look_behind[] =
+    " AND (key IS NULL OR NOT EXISTS(SELECT 1 FROM once_outbox p"
+    " FORCE INDEX (outbox_stop) WHERE p.route=?2 AND p.key=o.key AND p.phase=0"
+    " AND p.seq<=?6 AND NOT (?4 AND ?5 AND p.lease_ms>0"
+    " AND NOT p.lease_ms-?1 BETWEEN 1 AND 3600000) LIMIT 1))";
 static const char look_end[] =
     " ORDER BY o.seq LIMIT ?3)"
     "SELECT seq,size,late,leased OR late OR (key IS NOT NULL AND"
     " sum(leased OR (late AND NOT ?4)) OVER (PARTITION BY key ORDER BY seq"
-    " ROWS UNBOUNDED PRECEDING)),"
-    "CASE WHEN key IS NOT NULL AND (leased OR (late AND NOT ?4)) THEN key END"
+    " ROWS UNBOUNDED PRECEDING))"
     " FROM w ORDER BY seq";
 
 static void put_look(struct once__my_text *text, const struct claim *c,
@@ -186,26 +176,15 @@ static void put_look(struct once__my_text *text, const struct claim *c,
     const int n = sizeof(values) / sizeof(values[0]);
 
     once__mysql_fill(text, look_begin, values, n);
-    if (c->busy.size > 0) {
-        once__my_put(text, " AND (o.`key` IS NULL OR o.`key` NOT IN (");
-        once__my_put_part(text, c->busy.at, c->busy.size);
-        once__my_put(text, "))");
-    }
+    if (c->last > 0)
+        once__mysql_fill(text, look_behind, values, n);
     once__mysql_fill(text, look_end, values, n);
-    text->failed |= c->busy.failed;
 }
 
 static void see(struct claim *c, const struct once__mysql *q, uint64_t *bytes)
 {
-    once_bytes key = once__mysql_bytes(q, 4);
-
     c->seen++;
     c->last = once__mysql_int(q, 0);
-    if (key.data != NULL) {
-        if (c->busy.size > 0)
-            once__my_put(&c->busy, ",");
-        once__my_put_hex(&c->busy, key.data, key.size);
-    }
     if (once__mysql_int(q, 2))
         c->late[c->n_late++] = c->last;
     if (once__mysql_int(q, 3) || c->n == c->ask->n || *bytes >= BODIES_MAX)
@@ -232,8 +211,7 @@ static int look(const once_tx *tx, struct claim *c, size_t most,
     return rc;
 }
 
-/* Where all of them wait for others, it looks further, past the rows of the keys
- * that they wait for. */
+/* Where all of them wait for others, it looks further, past their keys. */
 static int look_further(const once_tx *tx, struct claim *c, once_error *err)
 {
     size_t most = 10 * c->ask->n;
@@ -247,8 +225,7 @@ static int look_further(const once_tx *tx, struct claim *c, once_error *err)
             return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
         c->late = late;
         rc = look(tx, c, most, err);
-        if (rc != ONCE_OK || c->n > 0 || c->seen < most || most == LOOK_MAX ||
-            c->busy.size > BUSY_MAX)
+        if (rc != ONCE_OK || c->n > 0 || c->seen < most || most == LOOK_MAX)
             return rc;
     }
 }
@@ -326,7 +303,6 @@ static int claim_work(const once_tx *tx, void *user, once_error *err)
 
     c->n = c->n_late = 0;
     c->last = c->changed = 0;
-    once__my_text_reset(&c->busy);
     if (rc == ONCE_OK)
         rc = make_due(tx, c, err);
     if (rc == ONCE_OK)
@@ -352,7 +328,6 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
         return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
     for (tries = 0; tries < TRIES && rc == ONCE_AGAIN; tries++)
         rc = once__mysql_transaction(tx, "outbox_claim", claim_work, &c, err);
-    once__my_text_clear(&c.busy);
     free(c.rows);
     free(c.late);
     return rc != ONCE_AGAIN
