@@ -11,6 +11,7 @@
  * the server has is asked of it by lib/kafkatool.c, with no code of the driver.
  */
 #include "broker_kit.h"
+#include "messages/broker/kafka/kafka.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -288,6 +289,52 @@ static void what_is_too_large_is_found_among_others(void)
     T_EQ(ends.end[0], ONCE__END_REJECTED);
     T_EQ(ends.end[1], ONCE__END_TAKEN);
     T_EQ(ends.end[2], ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
+/* The driver's own, where nothing else shows what it remembers. */
+static struct once__kafka *inside(struct once__broker *b)
+{
+    return (struct once__kafka *)(void *)b;
+}
+
+/* "a" is refused once, and alone: the driver suspects it. */
+static struct once__broker *sender_with_a_suspect(uint32_t ms)
+{
+    struct once__broker *b;
+
+    fresh(1);
+    b = sender(ms, 0);
+    inject(PRODUCE, 10, 1);
+    T_EQ(sent(b, "a", NULL), ONCE__END_AWAY);
+    T_EQ(inside(b)->suspects.n, 1);
+    return b;
+}
+
+static void who_is_taken_is_no_suspect(void)
+{
+    struct once__broker *b = sender_with_a_suspect(5000);
+
+    T_EQ(sent(b, "a", NULL), ONCE__END_TAKEN);
+    T_EQ(inside(b)->suspects.n, 0);
+    b->ops->close(b);
+}
+
+/* Others may be in its request when the library repeats it. */
+static void a_suspect_without_an_answer_is_alone_no_more(void)
+{
+    struct once__broker *b = sender_with_a_suspect(1500);
+    once_message m = kit_message("a", NULL, "1", 1);
+    struct once__flights *f = &inside(b)->flights;
+    struct kit_ends ends = {0};
+    const uint32_t *note;
+
+    T_OK(kit_ctl("ask", "kafka late 1 0 0 60000")); /* 0: PRODUCE */
+    T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
+    note = once__flights_note(f, f->next - 1);
+    T_OK(note == NULL || *note == 0);
+    T_EQ(kit_collect(b, &ends, 1, WAIT_MS), 1);
+    T_EQ(ends.end[0], ONCE__END_SILENT);
     b->ops->close(b);
 }
 
@@ -809,6 +856,8 @@ int main(int argc, char **argv)
     if (!real) {
         RUN(each_answer_is_its_proof);
         RUN(what_is_too_large_is_found_among_others);
+        RUN(who_is_taken_is_no_suspect);
+        RUN(a_suspect_without_an_answer_is_alone_no_more);
         RUN(a_large_one_is_alone_and_rejected_at_once);
         RUN(with_hold_nothing_is_repeated);
         RUN(a_producer_has_a_number_or_sends_nothing);

@@ -136,9 +136,10 @@ static struct ending ending_of(rd_kafka_t *rk, const rd_kafka_message_t *m,
     return r->of_request && !alone ? among : r->e;
 }
 
-/* The id of a message that was refused is in its headers. */
+/* The id of a message is in its headers. `known`: it was taken, or refused when
+ * it was alone, so nothing is to be found out about it. */
 static void judge_suspect(struct once__kafka *k, const rd_kafka_message_t *m,
-                          int alone)
+                          int known)
 {
     rd_kafka_headers_t *headers = NULL;
     const void *value = NULL;
@@ -149,7 +150,7 @@ static void judge_suspect(struct once__kafka *k, const rd_kafka_message_t *m,
             RD_KAFKA_RESP_ERR_NO_ERROR)
         return;
     /* The library keeps a NUL behind a value. */
-    if (alone)
+    if (known)
         once__suspects_remove(&k->suspects, once__suspects_sum(value));
     else
         once__suspects_add(&k->suspects, once__suspects_sum(value));
@@ -166,6 +167,8 @@ void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
 
     if (refusal_of(m->err)->of_request)
         judge_suspect(k, m, alone);
+    else if (e.end == ONCE__END_TAKEN && k->suspects.n > 0)
+        judge_suspect(k, m, 1);
     if (m->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
         m->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
         m->err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED)

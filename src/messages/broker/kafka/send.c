@@ -112,6 +112,15 @@ static void wait_for_all(struct once__kafka *k)
         (void)rd_kafka_poll(k->rk, ONCE__KAFKA_SLICE_MS);
 }
 
+/* Others may come into the request of the last message now. */
+static void no_more_alone(struct once__kafka *k)
+{
+    uint32_t *note = once__flights_note(&k->flights, k->flights.next - 1);
+
+    if (note != NULL)
+        *note = 0;
+}
+
 int once__kafka_send(struct once__broker *b, const once_message *m,
                      uint64_t tag, once_error *err)
 {
@@ -127,8 +136,10 @@ int once__kafka_send(struct once__broker *b, const once_message *m,
                           "kafka: not connected");
     }
     rc = publish(k, m, tag, alone && k->flights.open == 0, err);
-    if (rc == ONCE_OK && alone)
+    if (rc == ONCE_OK && alone) {
         wait_for_all(k);
+        no_more_alone(k);
+    }
     return rc;
 }
 
