@@ -338,6 +338,30 @@ static void a_suspect_without_an_answer_is_alone_no_more(void)
     b->ops->close(b);
 }
 
+static void after_a_fatal_error_the_next_is_unsent(void)
+{
+    struct once__broker *b;
+    once_message m[2] = {kit_message("a", NULL, "1", 1),
+                         kit_message("b", NULL, "2", 1)};
+    struct kit_ends ends = {0};
+    int i;
+
+    fresh(1);
+    b = sender(5000, 0);
+    inject(PRODUCE, 45, 1);
+    T_EQ(b->ops->send(b, &m[0], 0, NULL), ONCE_OK);
+    /* The driver has not heard of it when the next is sent. */
+    for (i = 0;
+         i < WAIT_MS / 10 && rd_kafka_fatal_error(inside(b)->rk, NULL, 0) == 0;
+         i++)
+        sleep_ms(10);
+    T_EQ(b->ops->send(b, &m[1], 1, NULL), ONCE_EAWAY);
+    T_EQ(kit_collect(b, &ends, 2, WAIT_MS), 2);
+    T_EQ(ends.end[0], ONCE__END_SILENT);
+    T_EQ(ends.end[1], ONCE__END_UNSENT);
+    b->ops->close(b);
+}
+
 static void a_large_one_is_alone_and_rejected_at_once(void)
 {
     static char body[1100000];
@@ -858,6 +882,7 @@ int main(int argc, char **argv)
         RUN(what_is_too_large_is_found_among_others);
         RUN(who_is_taken_is_no_suspect);
         RUN(a_suspect_without_an_answer_is_alone_no_more);
+        RUN(after_a_fatal_error_the_next_is_unsent);
         RUN(a_large_one_is_alone_and_rejected_at_once);
         RUN(with_hold_nothing_is_repeated);
         RUN(a_producer_has_a_number_or_sends_nothing);

@@ -74,6 +74,7 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
     uint64_t number = once__flights_add(&k->flights, tag);
     rd_kafka_headers_t *headers = number == 0 ? NULL : headers_of(m);
     rd_kafka_resp_err_t rc;
+    int fatal;
 
     if (headers == NULL) {
         if (number != 0)
@@ -95,9 +96,12 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
         once__flights_cancel(&k->flights);
         return once__fail(err, ONCE_ENOMEM, "kafka: too much is in flight");
     }
-    /* The library repeats what a broker has said of the topic. */
+    /* The library repeats what a broker has said of the topic. It also repeats
+     * its fatal error, which is about an earlier message. */
+    fatal = rd_kafka_fatal_error(k->rk, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR;
     once__flights_end(&k->flights, number,
-                      rc > 0 ? once__kafka_end_of(rc) : ONCE__END_UNSENT,
+                      rc > 0 && !fatal ? once__kafka_end_of(rc)
+                                       : ONCE__END_UNSENT,
                       (int)rc, "the library takes no message");
     k->down = 1;
     return once__fail(err, ONCE_EAWAY, "kafka: the library takes no message");
