@@ -115,8 +115,17 @@ int once__kafka_end_of(rd_kafka_resp_err_t err)
     return refusal_of(err)->e.end;
 }
 
-static struct ending ending_of(rd_kafka_t *rk, const rd_kafka_message_t *m,
-                               int alone)
+/* An attempt before the last may have been written, whatever is said of the last
+ * one. Without `hold` the row goes again, and its readers know the id. */
+static int may_be_a_repeat(rd_kafka_resp_err_t err)
+{
+    return err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ||
+           err == RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION ||
+           err == RD_KAFKA_RESP_ERR_UNKNOWN;
+}
+
+static struct ending ending_of(const struct once__kafka *k, rd_kafka_t *rk,
+                               const rd_kafka_message_t *m, int alone)
 {
     static const struct ending taken = {ONCE__END_TAKEN, NULL},
                                silent = {ONCE__END_SILENT,
@@ -132,6 +141,8 @@ static struct ending ending_of(rd_kafka_t *rk, const rd_kafka_message_t *m,
      * not to be trusted, so what the library says of a record is not, either. */
     if (rd_kafka_message_status(m) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED ||
         rd_kafka_fatal_error(rk, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        return silent;
+    if (k->o.hold && may_be_a_repeat(m->err))
         return silent;
     return r->of_request && !alone ? among : r->e;
 }
@@ -163,7 +174,7 @@ void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
     uint64_t number = (uint64_t)(uintptr_t)m->_private;
     const uint32_t *note = once__flights_note(&k->flights, number);
     int alone = note != NULL && *note == ONCE__KAFKA_ALONE;
-    struct ending e = ending_of(rk, m, alone);
+    struct ending e = ending_of(k, rk, m, alone);
 
     if (refusal_of(m->err)->of_request)
         judge_suspect(k, m, alone);
