@@ -636,6 +636,33 @@ static void an_orderly_end_leaves_no_suspicion(void)
     c->ops->close(c);
 }
 
+/* The group is further than the log, as after a loss of the log's end. */
+static void what_a_shorter_log_has_is_not_passed_over(void)
+{
+    struct once__broker *c;
+    struct once__delivery *d;
+    int i, tries;
+
+    fresh(1);
+    fill(3);
+    T_OK(run_tool("commit %s %s 0 100", topic, topic));
+    (void)kit_logged(NULL);
+    c = receiver(3);
+    for (i = 0; i < 3; i++) {
+        for (d = NULL, tries = 0; d == NULL && tries < WAIT_MS / 500; tries++)
+            if (c->ops->receive(c, 500, &d, NULL) != ONCE_OK)
+                T_OK(kit_connect(c, WAIT_MS));
+        if (!T_OK(d != NULL))
+            break;
+        T_EQ(number_of(d), i);
+        T_EQ(d->redelivered, 1);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    T_OK(kit_logged("partition 0 has no offset 100 any more"));
+    T_EQ(committed(0), 3);
+    c->ops->close(c);
+}
+
 static void an_answer_to_a_commit_is_heard(void)
 {
     static const struct {
@@ -927,6 +954,7 @@ int main(int argc, char **argv)
     RUN(the_first_undone_is_committed);
     RUN(a_kill_brings_all_from_the_first_undone);
     RUN(an_orderly_end_leaves_no_suspicion);
+    RUN(what_a_shorter_log_has_is_not_passed_over);
     RUN(what_is_taken_away_is_not_committed);
     RUN(members_come_and_go_and_all_is_done);
     RUN(a_slow_handler_keeps_its_partition);
