@@ -12,6 +12,8 @@
  *    kafkatool HOSTS dump TOPIC       the same for those that are there now
  *    kafkatool HOSTS committed TOPIC GROUP PARTITION
  *                                     OFFSET TEXT; -1: nothing
+ *    kafkatool HOSTS commit TOPIC GROUP PARTITION OFFSET
+ *                                     sets it, where the group has no members
  *
  * ONCE_TEST_KAFKA_CONTROL is the socket of a mock, which cannot make a topic by its
  * protocol.
@@ -297,6 +299,18 @@ static int committed(const char *hosts, char **words)
     return 0;
 }
 
+static int commit(const char *hosts, char **words)
+{
+    rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, hosts, words[1]);
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+
+    rd_kafka_topic_partition_list_add(list, words[0],
+                                      (int)strtol(words[2], NULL, 10))
+        ->offset = strtoll(words[3], NULL, 10);
+    return rd_kafka_commit(rk, list, 0) != 0 || list->elems[0].err != 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *verb = argc > 3 ? argv[2] : "";
@@ -312,6 +326,8 @@ int main(int argc, char **argv)
         return follow(argv[1], argv[3], ALL_NOW);
     if (strcmp(verb, "committed") == 0 && argc == 6)
         return committed(argv[1], argv + 3);
+    if (strcmp(verb, "commit") == 0 && argc == 7)
+        return commit(argv[1], argv + 3);
     if (strcmp(verb, "put") == 0) {
         rd_kafka_t *rk = producer(argv[1]);
 

@@ -11,6 +11,7 @@
  * the server has is asked of it by lib/kafkatool.c, with no code of the driver.
  */
 #include "broker_kit.h"
+#include "messages/broker/kafka/kafka.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -291,6 +292,76 @@ static void what_is_too_large_is_found_among_others(void)
     b->ops->close(b);
 }
 
+/* The driver's own, where nothing else shows what it remembers. */
+static struct once__kafka *inside(struct once__broker *b)
+{
+    return (struct once__kafka *)(void *)b;
+}
+
+/* "a" is refused once, and alone: the driver suspects it. */
+static struct once__broker *sender_with_a_suspect(uint32_t ms)
+{
+    struct once__broker *b;
+
+    fresh(1);
+    b = sender(ms, 0);
+    inject(PRODUCE, 10, 1);
+    T_EQ(sent(b, "a", NULL), ONCE__END_AWAY);
+    T_EQ(inside(b)->suspects.n, 1);
+    return b;
+}
+
+static void who_is_taken_is_no_suspect(void)
+{
+    struct once__broker *b = sender_with_a_suspect(5000);
+
+    T_EQ(sent(b, "a", NULL), ONCE__END_TAKEN);
+    T_EQ(inside(b)->suspects.n, 0);
+    b->ops->close(b);
+}
+
+/* Others may be in its request when the library repeats it. */
+static void a_suspect_without_an_answer_is_alone_no_more(void)
+{
+    struct once__broker *b = sender_with_a_suspect(1500);
+    once_message m = kit_message("a", NULL, "1", 1);
+    struct once__flights *f = &inside(b)->flights;
+    struct kit_ends ends = {0};
+    const uint32_t *note;
+
+    T_OK(kit_ctl("ask", "kafka late 1 0 0 60000")); /* 0: PRODUCE */
+    T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
+    note = once__flights_note(f, f->next - 1);
+    T_OK(note == NULL || *note == 0);
+    T_EQ(kit_collect(b, &ends, 1, WAIT_MS), 1);
+    T_EQ(ends.end[0], ONCE__END_SILENT);
+    b->ops->close(b);
+}
+
+static void after_a_fatal_error_the_next_is_unsent(void)
+{
+    struct once__broker *b;
+    once_message m[2] = {kit_message("a", NULL, "1", 1),
+                         kit_message("b", NULL, "2", 1)};
+    struct kit_ends ends = {0};
+    int i;
+
+    fresh(1);
+    b = sender(5000, 0);
+    inject(PRODUCE, 45, 1);
+    T_EQ(b->ops->send(b, &m[0], 0, NULL), ONCE_OK);
+    /* The driver has not heard of it when the next is sent. */
+    for (i = 0;
+         i < WAIT_MS / 10 && rd_kafka_fatal_error(inside(b)->rk, NULL, 0) == 0;
+         i++)
+        sleep_ms(10);
+    T_EQ(b->ops->send(b, &m[1], 1, NULL), ONCE_EAWAY);
+    T_EQ(kit_collect(b, &ends, 2, WAIT_MS), 2);
+    T_EQ(ends.end[0], ONCE__END_SILENT);
+    T_EQ(ends.end[1], ONCE__END_UNSENT);
+    b->ops->close(b);
+}
+
 static void a_large_one_is_alone_and_rejected_at_once(void)
 {
     static char body[1100000];
@@ -308,15 +379,46 @@ static void a_large_one_is_alone_and_rejected_at_once(void)
     b->ops->close(b);
 }
 
-static void with_hold_nothing_is_repeated(void)
+/* What the library says of a message that it may have sent before is no proof
+ * that it was not written. */
+static void with_hold_a_lost_answer_is_in_doubt(void)
+{
+    static const struct {
+        int code, n, end;
+    } cases[] = {
+        {6, 100, ONCE__END_SILENT},  /* the leader changes all the time */
+        {19, 100, ONCE__END_SILENT}, /* the same for too few replicas */
+        {-1, 1, ONCE__END_SILENT},   /* the broker does not know */
+        {7, 1, ONCE__END_TAKEN},     /* repeated, under its number */
+        {44, 1, ONCE__END_REFUSED},  /* said by a broker */
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct once__broker *b;
+        int end;
+
+        fresh(1);
+        b = sender(1500, 1);
+        inject(PRODUCE, cases[i].code, cases[i].n);
+        end = sent(b, "id-0", NULL);
+        if (!T_OK(end == cases[i].end))
+            printf("#   error %d ends as %d\n", cases[i].code, end);
+        clear(PRODUCE);
+        b->ops->close(b);
+    }
+}
+
+/* With hold, too, a broker can recognise what the library repeats. */
+static void with_hold_a_producer_has_a_number(void)
 {
     struct once__broker *b;
 
     fresh(1);
-    b = sender(5000, 1);
-    inject(PRODUCE, 7, 1);
-    T_EQ(sent(b, "once", NULL), ONCE__END_SILENT);
-    T_EQ(sent(b, "next", NULL), ONCE__END_TAKEN);
+    inject(PRODUCER_ID, 31, 100);
+    b = sender(1500, 1);
+    T_OK(sent(b, "unnumbered", NULL) != ONCE__END_TAKEN);
+    clear(PRODUCER_ID);
     b->ops->close(b);
 }
 
@@ -531,6 +633,33 @@ static void an_orderly_end_leaves_no_suspicion(void)
         T_EQ(d->redelivered, 0);
         T_EQ(taken(c, d), ONCE_OK);
     }
+    c->ops->close(c);
+}
+
+/* The group is further than the log, as after a loss of the log's end. */
+static void what_a_shorter_log_has_is_not_passed_over(void)
+{
+    struct once__broker *c;
+    struct once__delivery *d;
+    int i, tries;
+
+    fresh(1);
+    fill(3);
+    T_OK(run_tool("commit %s %s 0 100", topic, topic));
+    (void)kit_logged(NULL);
+    c = receiver(3);
+    for (i = 0; i < 3; i++) {
+        for (d = NULL, tries = 0; d == NULL && tries < WAIT_MS / 500; tries++)
+            if (c->ops->receive(c, 500, &d, NULL) != ONCE_OK)
+                T_OK(kit_connect(c, WAIT_MS));
+        if (!T_OK(d != NULL))
+            break;
+        T_EQ(number_of(d), i);
+        T_EQ(d->redelivered, 1);
+        T_EQ(taken(c, d), ONCE_OK);
+    }
+    T_OK(kit_logged("partition 0 has no offset 100 any more"));
+    T_EQ(committed(0), 3);
     c->ops->close(c);
 }
 
@@ -809,8 +938,12 @@ int main(int argc, char **argv)
     if (!real) {
         RUN(each_answer_is_its_proof);
         RUN(what_is_too_large_is_found_among_others);
+        RUN(who_is_taken_is_no_suspect);
+        RUN(a_suspect_without_an_answer_is_alone_no_more);
+        RUN(after_a_fatal_error_the_next_is_unsent);
         RUN(a_large_one_is_alone_and_rejected_at_once);
-        RUN(with_hold_nothing_is_repeated);
+        RUN(with_hold_a_lost_answer_is_in_doubt);
+        RUN(with_hold_a_producer_has_a_number);
         RUN(a_producer_has_a_number_or_sends_nothing);
         RUN(a_topic_that_is_refused_says_so);
         RUN(an_answer_to_a_commit_is_heard);
@@ -821,6 +954,7 @@ int main(int argc, char **argv)
     RUN(the_first_undone_is_committed);
     RUN(a_kill_brings_all_from_the_first_undone);
     RUN(an_orderly_end_leaves_no_suspicion);
+    RUN(what_a_shorter_log_has_is_not_passed_over);
     RUN(what_is_taken_away_is_not_committed);
     RUN(members_come_and_go_and_all_is_done);
     RUN(a_slow_handler_keeps_its_partition);

@@ -88,18 +88,18 @@ static int set_common(const struct once__kafka *k, rd_kafka_conf_t *conf)
 }
 
 /*
- * With `hold` no message may leave twice, so nothing is repeated. Else the
- * library repeats what was not answered, and a broker recognises that by the
+ * The library repeats what was not answered, and a broker recognises that by the
  * number that an idempotent producer gives to each record; those of one
- * partition stay in order.
+ * partition stay in order. It is so with `hold`, too: some errors let the
+ * library send again even when it is told not to, and without a number a broker
+ * would write that twice.
  */
 static int set_sending(const struct once__kafka *k, rd_kafka_conf_t *conf)
 {
     char timeout[24], request[24], batch[24];
     const struct setting all[] = {
         {"acks", "all"},
-        {"enable.idempotence", k->o.hold ? "false" : "true"},
-        {"retries", k->o.hold ? "0" : NULL},
+        {"enable.idempotence", "true"},
         {"max.in.flight.requests.per.connection", "5"},
         {"message.timeout.ms", number(k->o.timeout_ms, timeout)},
         {"request.timeout.ms",
@@ -127,7 +127,7 @@ static int set_receiving(const struct once__kafka *k, rd_kafka_conf_t *conf)
         {"enable.auto.offset.store", "false"},
         {"isolation.level", "read_committed"},
         {"partition.assignment.strategy", "cooperative-sticky"},
-        {"auto.offset.reset", "earliest"},
+        {"auto.offset.reset", "error"}, /* group.c: begin_over() */
         {"session.timeout.ms", number(k->session_ms, session)},
         {"max.poll.interval.ms", session},
         {"heartbeat.interval.ms", number(k->session_ms / 5, beat)},

@@ -115,8 +115,17 @@ int once__kafka_end_of(rd_kafka_resp_err_t err)
     return refusal_of(err)->e.end;
 }
 
-static struct ending ending_of(rd_kafka_t *rk, const rd_kafka_message_t *m,
-                               int alone)
+/* An attempt before the last may have been written, whatever is said of the last
+ * one. Without `hold` the row goes again, and its readers know the id. */
+static int may_be_a_repeat(rd_kafka_resp_err_t err)
+{
+    return err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ||
+           err == RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION ||
+           err == RD_KAFKA_RESP_ERR_UNKNOWN;
+}
+
+static struct ending ending_of(const struct once__kafka *k, rd_kafka_t *rk,
+                               const rd_kafka_message_t *m, int alone)
 {
     static const struct ending taken = {ONCE__END_TAKEN, NULL},
                                silent = {ONCE__END_SILENT,
@@ -133,12 +142,15 @@ static struct ending ending_of(rd_kafka_t *rk, const rd_kafka_message_t *m,
     if (rd_kafka_message_status(m) != RD_KAFKA_MSG_STATUS_NOT_PERSISTED ||
         rd_kafka_fatal_error(rk, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR)
         return silent;
+    if (k->o.hold && may_be_a_repeat(m->err))
+        return silent;
     return r->of_request && !alone ? among : r->e;
 }
 
-/* The id of a message that was refused is in its headers. */
+/* The id of a message is in its headers. `known`: it was taken, or refused when
+ * it was alone, so nothing is to be found out about it. */
 static void judge_suspect(struct once__kafka *k, const rd_kafka_message_t *m,
-                          int alone)
+                          int known)
 {
     rd_kafka_headers_t *headers = NULL;
     const void *value = NULL;
@@ -149,7 +161,7 @@ static void judge_suspect(struct once__kafka *k, const rd_kafka_message_t *m,
             RD_KAFKA_RESP_ERR_NO_ERROR)
         return;
     /* The library keeps a NUL behind a value. */
-    if (alone)
+    if (known)
         once__suspects_remove(&k->suspects, once__suspects_sum(value));
     else
         once__suspects_add(&k->suspects, once__suspects_sum(value));
@@ -162,10 +174,12 @@ void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
     uint64_t number = (uint64_t)(uintptr_t)m->_private;
     const uint32_t *note = once__flights_note(&k->flights, number);
     int alone = note != NULL && *note == ONCE__KAFKA_ALONE;
-    struct ending e = ending_of(rk, m, alone);
+    struct ending e = ending_of(k, rk, m, alone);
 
     if (refusal_of(m->err)->of_request)
         judge_suspect(k, m, alone);
+    else if (e.end == ONCE__END_TAKEN && k->suspects.n > 0)
+        judge_suspect(k, m, 1);
     if (m->err == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART ||
         m->err == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
         m->err == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED)

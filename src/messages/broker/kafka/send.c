@@ -74,6 +74,7 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
     uint64_t number = once__flights_add(&k->flights, tag);
     rd_kafka_headers_t *headers = number == 0 ? NULL : headers_of(m);
     rd_kafka_resp_err_t rc;
+    int fatal;
 
     if (headers == NULL) {
         if (number != 0)
@@ -95,9 +96,12 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
         once__flights_cancel(&k->flights);
         return once__fail(err, ONCE_ENOMEM, "kafka: too much is in flight");
     }
-    /* The library repeats what a broker has said of the topic. */
+    /* The library repeats what a broker has said of the topic. It also repeats
+     * its fatal error, which is about an earlier message. */
+    fatal = rd_kafka_fatal_error(k->rk, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR;
     once__flights_end(&k->flights, number,
-                      rc > 0 ? once__kafka_end_of(rc) : ONCE__END_UNSENT,
+                      rc > 0 && !fatal ? once__kafka_end_of(rc)
+                                       : ONCE__END_UNSENT,
                       (int)rc, "the library takes no message");
     k->down = 1;
     return once__fail(err, ONCE_EAWAY, "kafka: the library takes no message");
@@ -110,6 +114,15 @@ static void wait_for_all(struct once__kafka *k)
 
     while (k->flights.open > 0 && !k->down && once__steady_ms() < end)
         (void)rd_kafka_poll(k->rk, ONCE__KAFKA_SLICE_MS);
+}
+
+/* Others may come into the request of the last message now. */
+static void no_more_alone(struct once__kafka *k)
+{
+    uint32_t *note = once__flights_note(&k->flights, k->flights.next - 1);
+
+    if (note != NULL)
+        *note = 0;
 }
 
 int once__kafka_send(struct once__broker *b, const once_message *m,
@@ -127,8 +140,10 @@ int once__kafka_send(struct once__broker *b, const once_message *m,
                           "kafka: not connected");
     }
     rc = publish(k, m, tag, alone && k->flights.open == 0, err);
-    if (rc == ONCE_OK && alone)
+    if (rc == ONCE_OK && alone) {
         wait_for_all(k);
+        no_more_alone(k);
+    }
     return rc;
 }
 
