@@ -5,6 +5,8 @@ of them, what it keeps to itself, and what an operator decides.
 """
 
 import hashlib
+import socket
+import threading
 
 import pytest
 
@@ -178,6 +180,37 @@ def test_a_database_that_is_away_says_so_and_comes_back(world, tmp_path):
                        {"kind": "outbox"}).status == 503
     gone.rename(shop.path)
     eventually(lambda: console.get("databases")["databases"][0]["answers"])
+
+
+@pytest.fixture
+def silent():
+    """A server that takes a connection and never says a word: its listener."""
+    with socket.create_server(("127.0.0.1", 0)) as it:
+        yield it
+
+
+def test_a_silent_database_keeps_nobody_waiting(world, shop, silent):
+    other = world.console(
+        "--decide", "--operators", operators(world, me() + " decide\n"),
+        "--database", "quiet=postgres://127.0.0.1:%d/shop?connect_ms=60000" %
+        silent.getsockname()[1], "--database", "shop=" + shop.url)
+    name = shop.emit()
+    asks = threading.Thread(target=other.ask, args=("GET", "databases"))
+    asks.start()
+    taken, _ = silent.accept()  # the first request waits for its answer
+    quiet, well = other.get("databases")["databases"]
+    assert not quiet["answers"] and "still being asked" in quiet["trouble"]
+    assert well["answers"] and well["outbox"][0]["dead"] == 1
+    for path, body in (
+            ("rows", {"kind": "outbox"}), ("row", {"kind": "outbox", "name": "1"}),
+            ("decision", {"kind": "outbox", "name": "1", "verb": "drop", "seen": 3,
+                          "phase": "dead", "why": "w"})):
+        r = other.ask("POST", "databases/quiet/" + path, body)
+        assert r.status == 503 and "still being asked" in r.json["title"]
+    assert row(other, "outbox", name).status == 200
+    taken.close()
+    silent.close()
+    asks.join()
 
 
 def test_a_url_that_is_none_is_said_at_the_start(world):

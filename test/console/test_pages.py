@@ -22,6 +22,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=w
 
 from console import BUILD, ONCE, Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
+from shop import Shop  # noqa: E402  pylint: disable=wrong-import-position
 
 
 @pytest.fixture(scope="module")
@@ -920,6 +921,23 @@ def test_one_store_that_is_silent_hides_nothing_of_the_others(world, console,
     chrome.go("batch?realm=" + waiting(console, "heard")["group"])
     chrome.shows("What waits is not known of: quiet.")
     assert "order=heard" in chrome.driver.page_source
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+@pytest.mark.complains
+def test_databases_that_are_silent_stop_nothing(world, tmp_path, chrome, seen):
+    shop = Shop(tmp_path)
+    shop.emit()
+    other = world.console("--database", "shop=" + shop.url, unix=False)
+    chrome.open(other.url)
+    chrome.shows("your decision")
+    asks = chrome.driver.execute_cdp_cmd
+    asks("Network.enable", {})
+    asks("Network.setBlockedURLs", {"urls": ["*/api/v1/databases"]})
+    chrome.shows("The database shop does not answer: it is still being asked")
+    assert not chrome.run("return document.getElementById('main').inert")
+    asks("Network.setBlockedURLs", {"urls": []})
+    eventually(lambda: "does not answer" not in chrome.text())
     chrome.open("http://127.0.0.1:%s/" % seen.port)
 
 

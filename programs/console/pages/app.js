@@ -195,11 +195,26 @@ function ended(text) {
     main.focus();
 }
 
+// A database that is silent takes nothing from the stores: it does not answer.
+async function databases(names, signal) {
+    if (!names.length)
+        return [];
+    try {
+        return (await get('databases', signal)).databases;
+    } catch (problem) {
+        if (problem.status === 401)
+            throw problem;
+        return names.map((name) => ({name, answers: false,
+            trouble: problem.status ? problem.message : 'it is still being asked',
+            outbox: [], parked: [], sagas: {}}));
+    }
+}
+
 async function lookNow() {
     const signal = AbortSignal.timeout(REFRESH_MS);
     const [stores, messages] = await Promise.all([get('stores', signal),
-        session.databases.length ? get('databases', signal) : {databases: []}]);
-    now = {...stores, databases: messages.databases};
+        databases(session.databases, signal)]);
+    now = {...stores, databases: messages};
 }
 
 async function tick() {
