@@ -542,6 +542,7 @@ static const char *read_choice(struct console_request *ask,
         .verb = console_text(ask->body, "verb", &bad),
         .no = q.kind == ONCE__MESSAGE_SAGA ? 0 : number(q.name),
         .gid = q.kind == ONCE__MESSAGE_SAGA ? q.name : NULL,
+        .phase = q.phase,
         .why = console_text(ask->body, "why", &bad),
         .program = "once-console",
         .who = &ask->caller.who,
@@ -550,6 +551,8 @@ static const char *read_choice(struct console_request *ask,
         return "verb";
     if (!once__why_good(c->why) || is_too_long(c))
         return "why: 1 to 512 bytes on one line are needed, of a row less; it";
+    if (q.kind != ONCE__MESSAGE_SAGA && q.phase < 0)
+        return "phase";
     if (json_object_get(ask->body, "seen") == NULL)
         return "seen";
     c->seen =
