@@ -17,6 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <curl/curl.h>
@@ -238,6 +239,24 @@ static void judge(CURL *e, CURLcode rc, const struct text *t, char *out,
                  (long long)(age_ms / 1000));
 }
 
+/* To open a pipe takes until it is written to: what is there and no file is not
+ * opened at all. */
+static int is_no_file(const char *url)
+{
+    CURLU *u = curl_url();
+    char *path = NULL;
+    struct stat st;
+    int is_none = u != NULL && strncmp(url, "file:", 5) == 0 &&
+                  curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
+                  curl_url_get(u, CURLUPART_PATH, &path, CURLU_URLDECODE) ==
+                      CURLUE_OK &&
+                  stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+
+    curl_free(path);
+    curl_url_cleanup(u);
+    return is_none;
+}
+
 static void fetch(const struct source *s, struct text *t, char *why,
                   size_t size)
 {
@@ -245,7 +264,9 @@ static void fetch(const struct source *s, struct text *t, char *why,
     struct curl_slist *lines =
         curl_slist_append(NULL, "Accept: text/plain;version=0.0.4");
 
-    if (e != NULL && lines != NULL) {
+    if (is_no_file(s->url)) {
+        snprintf(why, size, "it is no regular file");
+    } else if (e != NULL && lines != NULL) {
         curl_easy_setopt(e, CURLOPT_URL, s->url);
         curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https,file");
         curl_easy_setopt(e, CURLOPT_PROXY, "");

@@ -5,6 +5,7 @@ for relays, since a test can write what it likes to them; a gateway is watched i
 test_pages.py.
 """
 
+import os
 import subprocess
 
 import pytest
@@ -60,7 +61,6 @@ def test_increments_are_added_up_whatever_comes(world, tmp_path):
 
 
 def test_a_file_that_is_not_written_any_more_is_of_no_relay(world, tmp_path):
-    import os  # pylint: disable=import-outside-toplevel
     path = tmp_path / "relay.prom"
     write(path, SENT + " 1")
     os.utime(path, (1, 1))
@@ -68,6 +68,19 @@ def test_a_file_that_is_not_written_any_more_is_of_no_relay(world, tmp_path):
     said = eventually(lambda: [
         s for s in console.get("metrics")["sources"] if s["since"]])[0]
     assert said["up"] is False and "was last written" in said["trouble"]
+
+
+def test_a_pipe_is_not_opened(world, tmp_path):
+    """Nothing writes to it: opening it would take for ever."""
+    write(tmp_path / "relay.prom", SENT + " 1")
+    os.mkfifo(tmp_path / "a pipe")
+    console = world.console(
+        "--watch", "file://%s/a%%20pipe" % tmp_path, "--watch",
+        "file://%s" % tmp_path, "--watch", "file://%s/relay.prom" % tmp_path)
+    said = eventually(lambda: [
+        s for s in [console.get("metrics")["sources"]] if s[2]["since"]])[0]
+    assert [s["up"] for s in said] == [False, False, True]
+    assert said[0]["trouble"] == said[1]["trouble"] == "it is no regular file"
 
 
 @pytest.mark.parametrize("url, name", [
