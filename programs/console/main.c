@@ -88,6 +88,9 @@ static int take_link(struct console *con, const char *text)
         return cli_usage(con->cli, "--link is ASCII without spaces");
     if (strncmp(text, "https://", 8) != 0 && strncmp(text, "http://", 7) != 0)
         return cli_usage(con->cli, "--link is an https or http address");
+    /* Browsers skip these, and what is behind them is the host. */
+    if (strchr("/\\?#", strstr(text, "://")[3]) != NULL)
+        return cli_usage(con->cli, "--link has a host behind ://");
     if (strchr(text, '{') == NULL ||
         strcspn(text, "{") < 8 + strcspn(text + 8, "/"))
         return cli_usage(con->cli, "--link has {label} or {order} in its path");
