@@ -393,6 +393,13 @@ def test_a_link_leads_to_the_order_in_the_service(world, console, chrome):
     assert link.get_attribute("rel") == "noopener noreferrer"
 
 
+@pytest.mark.parametrize("order", [".", "..", "%2E%2E"])
+def test_no_link_leads_out_of_its_path(world, console, chrome, order):
+    opened(world, console, chrome, order)
+    chrome.shows("What became of it?")
+    assert not chrome.driver.find_elements("id", "service")
+
+
 @pytest.mark.parametrize("sent, shown", [
     ("%D0%97%D0%B0%D0%BA%D0%B0%D0%B7", "order=\u0417\u0430\u043a\u0430\u0437"),
     ("100%25", "order=100%"), ("%FF%FE", "order=%FF%FE"), ("50%", "order=50%"),
@@ -836,10 +843,25 @@ def test_signing_out_leaves_nothing_on_the_page(world, chrome, seen):
     assert chrome.run("return sessionStorage.length") == 0
     chrome.look()
     chrome.keep("signed-out")
+    # It does not listen any more.
+    chrome.run("document.dispatchEvent(new Event('visibilitychange'));"
+               "location.hash = '#/metrics'")
+    for _ in range(2):
+        assert chrome.fetch("return (await fetch('/api/v1/session')).status") == 401
+    assert chrome.find("h1").text == "You are signed out"
+    assert not [x for x in chrome.complaints() if "TypeError" in x]
     chrome.driver.refresh()
     chrome.shows("Not admitted")
     chrome.open("http://127.0.0.1:%s/" % seen.port)
     chrome.shows("Overview")
+
+
+def test_a_malformed_address_is_no_page(chrome):
+    chrome.go("waiting")
+    chrome.run("location.hash = '#/%'")
+    chrome.shows("There is no such page.")
+    chrome.go("waiting")
+    chrome.shows("Waiting")
 
 
 @pytest.mark.complains

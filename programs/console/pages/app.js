@@ -67,9 +67,18 @@ function setUpTheme() {
 
 // ---- The frame
 
+// As it stands, where it is malformed: there is no such page then.
+function decoded(word) {
+    try {
+        return decodeURIComponent(word);
+    } catch {
+        return word;
+    }
+}
+
 function place() {
     const [path, search] = location.hash.replace(/^#\/?/, '').split('?');
-    const [name, ...words] = path.split('/').map(decodeURIComponent);
+    const [name, ...words] = path.split('/').map(decoded);
     return {name, words,
             parameters: Object.fromEntries(new URLSearchParams(search || ''))};
 }
@@ -106,6 +115,8 @@ function frame(what) {
 // ---- Pages
 
 async function show() {
+    if (!session)
+        return;
     const mine = ++shown;
     const {name, words, parameters} = place();
     const known = pages.find(([path, , page]) => page && path === name);
@@ -219,10 +230,13 @@ async function lookNow() {
 
 async function tick() {
     const mine = shown;
-    if (document.hidden)
+    if (!session || document.hidden)
         return;
     try {
-        session = await get('session', AbortSignal.timeout(REFRESH_MS));
+        const is = await get('session', AbortSignal.timeout(REFRESH_MS));
+        if (!session) // signed out meanwhile
+            return;
+        session = is;
         await lookNow();
         if (refresh)
             await refresh();
