@@ -265,8 +265,8 @@ static int count_sagas(struct console_database *d, json_t *o, once_error *err)
     return rc;
 }
 
-static int count_all(struct console_database *d, json_t *outbox,
-                     json_t *parked, json_t *sagas, once_error *err)
+static int count_all(struct console_database *d, json_t *outbox, json_t *parked,
+                     json_t *sagas, once_error *err)
 {
     int rc = count_outbox(d, outbox, err);
 

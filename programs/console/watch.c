@@ -39,7 +39,7 @@ struct series {
 
 struct source {
     char name[65];
-    const char *url; /* never shown: it may hold a password */
+    const char *url;              /* never shown: it may hold a password */
     char memory[CONSOLE_URL_MAX]; /* for one that a file holds */
     int up, seen;
     uint64_t since_ms; /* since when it is so */
@@ -246,11 +246,11 @@ static int is_no_file(const char *url)
     CURLU *u = curl_url();
     char *path = NULL;
     struct stat st;
-    int is_none = u != NULL && strncmp(url, "file:", 5) == 0 &&
-                  curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
-                  curl_url_get(u, CURLUPART_PATH, &path, CURLU_URLDECODE) ==
-                      CURLUE_OK &&
-                  stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+    int is_none =
+        u != NULL && strncmp(url, "file:", 5) == 0 &&
+        curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
+        curl_url_get(u, CURLUPART_PATH, &path, CURLU_URLDECODE) == CURLUE_OK &&
+        stat(path, &st) == 0 && !S_ISREG(st.st_mode);
 
     curl_free(path);
     curl_url_cleanup(u);

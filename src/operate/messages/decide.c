@@ -141,8 +141,8 @@ int once__message_decide(const once_tx *tx, const once__message_choice *choice,
         return once__fail(err, ONCE_EOPEN,
                           ONCE__UNAUDITED "%.200s. Nothing was decided",
                           why.text);
-    rc = apply(tx, choice, v, choice->phase >= 0 ? choice->phase : s.phase,
-               err);
+    rc =
+        apply(tx, choice, v, choice->phase >= 0 ? choice->phase : s.phase, err);
     (void)snprintf(row, sizeof(row), "row %lld", (long long)choice->no);
     /* After an error it stands as it is: `log` says what is missing. */
     (void)!once__audit_end(choice->audit, &entry, seq, step_of(rc),
