@@ -57,6 +57,7 @@ enum {
     CONSOLE_DEPTH_MAX = 16,        /* the same, nested                    */
     CONSOLE_SHOWN_MAX = 1 << 20,   /* bytes of a body that is shown       */
     CONSOLE_PAGE_MAX = 200,        /* records of a page                   */
+    CONSOLE_URL_MAX = 4096,        /* bytes of a URL that a file holds    */
     CONSOLE_SECRET = 64            /* hex digits of a token or a session  */
 };
 
@@ -171,10 +172,19 @@ void console_peers_end_late(struct console *con);
 
 /* ---- main.c --------------------------------------------------------------- */
 
+/* What pages show of the command line: printable ASCII without spaces. */
+int console_is_plain(const char *text);
+/* A URL with a password is the first line of a file, `*url` is "@FILE" then: it is
+ * read to `memory`. CLI_OK, or it has said what is wrong. */
+int console_read_url(const struct console *con, const char *option,
+                     const char *name, const char **url,
+                     char memory[CONSOLE_URL_MAX]);
+
 /* ---- watch.c -------------------------------------------------------------- */
 
 struct console_watch *console_watch_new(struct console *con);
-/* One more source of metrics, "[NAME=]URL", borrowed: enum cli_exit. */
+/* One more source of metrics, "[NAME=]URL" or "[NAME=]@FILE", borrowed: enum
+ * cli_exit. */
 int console_watch_add(struct console_watch *w, const char *text);
 /* Once the stores are open; 1, or 0 if there is no thread to be had. */
 int console_watch_start(struct console_watch *w);

@@ -21,8 +21,6 @@
 #include "base/named.h"
 #include "calls/store/store.h"
 
-enum { URL_MAX = 4096 };
-
 static const struct cli_command command = {
     .name = "console", .help = console_help, .options = console_options};
 
@@ -75,7 +73,7 @@ static int add_store(struct console *con, const char *text)
 }
 
 /* What pages show of the command line: it is JSON, and so no other bytes. */
-static int is_plain(const char *text)
+int console_is_plain(const char *text)
 {
     for (; *text != '\0'; text++)
         if (*text <= 0x20 || *text >= 0x7f)
@@ -86,10 +84,13 @@ static int is_plain(const char *text)
 /* A page makes a link of it: only to what a browser may open. */
 static int take_link(struct console *con, const char *text)
 {
-    if (!is_plain(text))
+    if (!console_is_plain(text))
         return cli_usage(con->cli, "--link is ASCII without spaces");
     if (strncmp(text, "https://", 8) != 0 && strncmp(text, "http://", 7) != 0)
         return cli_usage(con->cli, "--link is an https or http address");
+    /* Browsers skip these, and what is behind them is the host. */
+    if (strchr("/\\?#", strstr(text, "://")[3]) != NULL)
+        return cli_usage(con->cli, "--link has a host behind ://");
     if (strchr(text, '{') == NULL ||
         strcspn(text, "{") < 8 + strcspn(text + 8, "/"))
         return cli_usage(con->cli, "--link has {label} or {order} in its path");
@@ -147,9 +148,7 @@ static int take(const struct cli *c, void *user, int o)
     case CONSOLE_OPT_DATABASE:
         return add_database(con, optarg);
     case CONSOLE_OPT_WATCH:
-        return is_plain(optarg)
-                   ? console_watch_add(con->watch, optarg)
-                   : cli_usage(c, "--watch is ASCII without spaces");
+        return console_watch_add(con->watch, optarg);
     case CONSOLE_OPT_LINK:
         return take_link(con, optarg);
     case CONSOLE_OPT_HOST:
@@ -220,9 +219,9 @@ static void on_caveat(void *user, const char *text)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* A URL with a password is read from a file. */
-static int read_url(const struct console *con, const char *option,
-                    const char *name, const char **url, char *memory)
+int console_read_url(const struct console *con, const char *option,
+                     const char *name, const char **url,
+                     char memory[CONSOLE_URL_MAX])
 {
     size_t n;
     FILE *in;
@@ -230,7 +229,7 @@ static int read_url(const struct console *con, const char *option,
     if ((*url)[0] != '@')
         return CLI_OK;
     in = fopen(*url + 1, "re");
-    if (in == NULL || fgets(memory, URL_MAX, in) == NULL)
+    if (in == NULL || fgets(memory, CONSOLE_URL_MAX, in) == NULL)
         memory[0] = '\0';
     if (in != NULL)
         fclose(in);
@@ -272,14 +271,14 @@ static int open_store(const struct console *con, struct console_store *s)
     return CLI_OK;
 }
 
-static int open_stores(struct console *con, char (*urls)[URL_MAX])
+static int open_stores(struct console *con, char (*urls)[CONSOLE_URL_MAX])
 {
     int rc = CLI_OK;
     size_t i;
 
     for (i = 0; i < con->n && rc == CLI_OK; i++) {
-        rc = read_url(con, "store", con->stores[i].name, &con->stores[i].url,
-                      urls[i]);
+        rc = console_read_url(con, "store", con->stores[i].name,
+                              &con->stores[i].url, urls[i]);
         if (rc == CLI_OK)
             rc = open_store(con, &con->stores[i]);
     }
@@ -287,7 +286,7 @@ static int open_stores(struct console *con, char (*urls)[URL_MAX])
 }
 
 #ifdef ONCE_WITH_MESSAGES
-static int open_databases(struct console *con, char (*urls)[URL_MAX])
+static int open_databases(struct console *con, char (*urls)[CONSOLE_URL_MAX])
 {
     once_error err = {0, ""};
     int rc = CLI_OK;
@@ -296,7 +295,7 @@ static int open_databases(struct console *con, char (*urls)[URL_MAX])
     for (i = 0; i < con->n_databases && rc == CLI_OK; i++) {
         struct console_database *d = &con->databases[i];
 
-        rc = read_url(con, "database", d->name, &d->url, urls[i]);
+        rc = console_read_url(con, "database", d->name, &d->url, urls[i]);
         if (rc == CLI_OK && console_database_open(d, &err) < 0)
             rc = cli_usage(con->cli, "--database %s: %s", d->name, err.text);
     }
@@ -376,7 +375,7 @@ static int serve(struct console *con, const char *where, const sigset_t *ends)
 
 static int start(struct console *con, const char *where, const sigset_t *ends)
 {
-    char(*urls)[URL_MAX] =
+    char(*urls)[CONSOLE_URL_MAX] =
         calloc(CONSOLE_STORES_MAX + CONSOLE_DATABASES_MAX, sizeof(*urls));
     int rc = CLI_OK;
     size_t i;

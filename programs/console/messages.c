@@ -5,6 +5,8 @@
  *
  * A database has one connection, which is made when it is asked for and used by
  * one request at a time; one that does not answer is ended (main.c, each second).
+ * Meanwhile other requests do not wait for it: they are told so, that a database
+ * which is silent hides neither the others nor the stores.
  * Ids and keys are shown as the beginning of their SHA-256, since who has one
  * can use it; bodies are not shown. Questions are POSTs, so that no id stands in
  * an address.
@@ -13,13 +15,15 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/bytes.h"
+#include "base/error.h"
 #include "messages/relay/base.h"
 #include "messages/tables/saga.h"
 #include "operate/messages/decide.h"
 
-enum { ANSWER_MS = 8000, PAGE = 100, HASH_DIGITS = 16 };
+enum { ANSWER_MS = 8000, BUSY_S = 1, PAGE = 100, HASH_DIGITS = 16 };
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -80,10 +84,29 @@ void console_databases_watch(struct console *con)
         once__base_watch(con->databases[i].base, ANSWER_MS);
 }
 
-static int connect_to(struct console_database *d, once_error *err)
+/* Until when a request waits for the connections that others use. */
+static struct timespec wait_until(void)
 {
-    pthread_mutex_lock(&d->lock);
-    return once__base_connect(d->base, err);
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += BUSY_S;
+    return until;
+}
+
+/* ONCE_OK: the connection is the caller's, until leave(). */
+static int enter(struct console_database *d, const struct timespec *until,
+                 once_error *err)
+{
+    int rc;
+
+    if (pthread_mutex_clocklock(&d->lock, CLOCK_MONOTONIC, until) != 0)
+        return once__fail(err, ONCE_EAWAY,
+                          "it is still being asked, and has not answered");
+    rc = once__base_connect(d->base, err);
+    if (rc != ONCE_OK)
+        pthread_mutex_unlock(&d->lock);
+    return rc;
 }
 
 static void leave(struct console_database *d)
@@ -242,20 +265,30 @@ static int count_sagas(struct console_database *d, json_t *o, once_error *err)
     return rc;
 }
 
-static json_t *json_database(struct console_database *d)
+static int count_all(struct console_database *d, json_t *outbox, json_t *parked,
+                     json_t *sagas, once_error *err)
+{
+    int rc = count_outbox(d, outbox, err);
+
+    if (rc == ONCE_OK)
+        rc = count_parked(d, parked, err);
+    if (rc == ONCE_OK)
+        rc = count_sagas(d, sagas, err);
+    return rc;
+}
+
+static json_t *json_database(struct console_database *d,
+                             const struct timespec *until)
 {
     json_t *outbox = json_array(), *parked = json_array(),
            *sagas = json_object();
     once_error err = {0, ""};
-    int rc = connect_to(d, &err);
+    int rc = enter(d, until, &err);
 
-    if (rc == ONCE_OK)
-        rc = count_outbox(d, outbox, &err);
-    if (rc == ONCE_OK)
-        rc = count_parked(d, parked, &err);
-    if (rc == ONCE_OK)
-        rc = count_sagas(d, sagas, &err);
-    leave(d);
+    if (rc == ONCE_OK) {
+        rc = count_all(d, outbox, parked, sagas, &err);
+        leave(d);
+    }
     return json_pack("{s:s, s:b, s:o, s:o, s:o, s:o}", "name", d->name,
                      "answers", rc == ONCE_OK, "trouble",
                      rc == ONCE_OK
@@ -266,11 +299,13 @@ static json_t *json_database(struct console_database *d)
 
 enum MHD_Result console_databases(struct console_request *ask)
 {
+    const struct timespec until = wait_until(); /* for all of them together */
     json_t *list = json_array();
     size_t i;
 
     for (i = 0; i < ask->con->n_databases; i++)
-        json_array_append_new(list, json_database(&ask->con->databases[i]));
+        json_array_append_new(list,
+                              json_database(&ask->con->databases[i], &until));
     return console_reply(ask, MHD_HTTP_OK,
                          json_pack("{s:o, s:o}", "now",
                                    cli_json_time(cli_now_ms()), "databases",
@@ -410,13 +445,16 @@ static int one_saga(struct console_database *d, const char *gid, json_t *list,
 static int list_of(struct console_database *d, const struct question *q,
                    int one, json_t *list, once_error *err)
 {
-    int rc = connect_to(d, err);
+    const struct timespec until = wait_until();
+    int rc = enter(d, &until, err);
 
-    if (rc == ONCE_OK && q->kind == ONCE__MESSAGE_OUTBOX)
+    if (rc != ONCE_OK)
+        return rc;
+    if (q->kind == ONCE__MESSAGE_OUTBOX)
         rc = list_outbox(d, q, one, list, err);
-    else if (rc == ONCE_OK && q->kind == ONCE__MESSAGE_PARKED)
+    else if (q->kind == ONCE__MESSAGE_PARKED)
         rc = list_parked(d, q, one, list, err);
-    else if (rc == ONCE_OK)
+    else
         rc =
             one ? one_saga(d, q->name, list, err) : list_sagas(d, q, list, err);
     leave(d);
@@ -504,6 +542,7 @@ static const char *read_choice(struct console_request *ask,
         .verb = console_text(ask->body, "verb", &bad),
         .no = q.kind == ONCE__MESSAGE_SAGA ? 0 : number(q.name),
         .gid = q.kind == ONCE__MESSAGE_SAGA ? q.name : NULL,
+        .phase = q.phase,
         .why = console_text(ask->body, "why", &bad),
         .program = "once-console",
         .who = &ask->caller.who,
@@ -512,6 +551,8 @@ static const char *read_choice(struct console_request *ask,
         return "verb";
     if (!once__why_good(c->why) || is_too_long(c))
         return "why: 1 to 512 bytes on one line are needed, of a row less; it";
+    if (q.kind != ONCE__MESSAGE_SAGA && q.phase < 0)
+        return "phase";
     if (json_object_get(ask->body, "seen") == NULL)
         return "seen";
     c->seen =
@@ -547,6 +588,7 @@ static enum MHD_Result answer(struct console_request *ask, int rc,
 
 enum MHD_Result console_message_decision(struct console_request *ask)
 {
+    const struct timespec until = wait_until();
     struct console_database *d = ask->database;
     once_error err = {0, ""}, log = {0, ""};
     once__message_choice choice;
@@ -555,9 +597,10 @@ enum MHD_Result console_message_decision(struct console_request *ask)
 
     if (bad != NULL)
         return wrong(ask, bad);
-    rc = connect_to(d, &err);
-    if (rc == ONCE_OK)
+    rc = enter(d, &until, &err);
+    if (rc == ONCE_OK) {
         rc = ONCE__ASK(d->base, once__message_decide, &choice, &err, &log);
-    leave(d);
+        leave(d);
+    }
     return answer(ask, rc, &err, &log);
 }

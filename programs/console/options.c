@@ -23,7 +23,7 @@ const char console_help[] =
     "  --database [NAME=]URL   of a program with messages, up to 16: its outbox,\n"
     "                 parked messages and sagas; or @FILE\n"
     "  --watch [NAME=]URL   a gateway's status page, or file:///FILE of a relay or\n"
-    "                 a consumer, up to 16: the last hour is shown in plots\n"
+    "                 a consumer, up to 16: the last hour in plots; or @FILE\n"
     "  --link URL     where the service shows an order: {label} is what a record is\n"
     "                 about, {order} what stands in it behind order=\n"
     "  --host NAME    one more name that browsers may call it; loopback's are known\n"

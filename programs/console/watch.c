@@ -17,6 +17,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #include <curl/curl.h>
@@ -38,7 +39,8 @@ struct series {
 
 struct source {
     char name[65];
-    const char *url; /* never shown: it may hold a password */
+    const char *url;              /* never shown: it may hold a password */
+    char memory[CONSOLE_URL_MAX]; /* for one that a file holds */
     int up, seen;
     uint64_t since_ms; /* since when it is so */
     char trouble[96];
@@ -237,6 +239,24 @@ static void judge(CURL *e, CURLcode rc, const struct text *t, char *out,
                  (long long)(age_ms / 1000));
 }
 
+/* To open a pipe takes until it is written to: what is there and no file is not
+ * opened at all. */
+static int is_no_file(const char *url)
+{
+    CURLU *u = curl_url();
+    char *path = NULL;
+    struct stat st;
+    int is_none =
+        u != NULL && strncmp(url, "file:", 5) == 0 &&
+        curl_url_set(u, CURLUPART_URL, url, 0) == CURLUE_OK &&
+        curl_url_get(u, CURLUPART_PATH, &path, CURLU_URLDECODE) == CURLUE_OK &&
+        stat(path, &st) == 0 && !S_ISREG(st.st_mode);
+
+    curl_free(path);
+    curl_url_cleanup(u);
+    return is_none;
+}
+
 static void fetch(const struct source *s, struct text *t, char *why,
                   size_t size)
 {
@@ -244,7 +264,9 @@ static void fetch(const struct source *s, struct text *t, char *why,
     struct curl_slist *lines =
         curl_slist_append(NULL, "Accept: text/plain;version=0.0.4");
 
-    if (e != NULL && lines != NULL) {
+    if (is_no_file(s->url)) {
+        snprintf(why, size, "it is no regular file");
+    } else if (e != NULL && lines != NULL) {
         curl_easy_setopt(e, CURLOPT_URL, s->url);
         curl_easy_setopt(e, CURLOPT_PROTOCOLS_STR, "http,https,file");
         curl_easy_setopt(e, CURLOPT_PROXY, "");
@@ -365,32 +387,51 @@ struct console_watch *console_watch_new(struct console *con)
     return w;
 }
 
-/* What is shown of a URL: its host and port, or the name of its file. */
-static void name_of(const char *url, char *out, size_t size)
+/* What is shown of a URL: its host and port, or the name of its file. Where a part
+ * of a password may stand before the path's `@` it is a number. */
+static void name_of(const char *url, size_t number, char *out, size_t size)
 {
-    const char *at = strstr(url, "://"), *end;
+    const char *at = strstr(url, "://") + 3, *end = at + strcspn(at, "/?#"),
+               *user = strrchr(at, '@');
 
-    if (url[0] == '/' || strncmp(url, "file:", 5) == 0) {
+    if (strncmp(url, "file:", 5) == 0)
         snprintf(out, size, "%s", strrchr(url, '/') + 1);
-        return;
-    }
-    at += 3;
-    end = at + strcspn(at, "/?#");
-    if (memrchr(at, '@', (size_t)(end - at)) != NULL)
-        at = (const char *)memrchr(at, '@', (size_t)(end - at)) + 1;
-    snprintf(out, size, "%.*s", (int)(end - at), at);
+    else if (user != NULL && user >= end)
+        snprintf(out, size, "watch-%zu", number);
+    else
+        snprintf(out, size, "%.*s", (int)(end - (user ? user + 1 : at)),
+                 user ? user + 1 : at);
+}
+
+/* Reads and checks it; no text repeats it. */
+static int take_url(const struct console *con, struct source *s)
+{
+    int given = s->url[0] != '@';
+    int rc = console_read_url(con, "watch", s->url, &s->url, s->memory);
+
+    if (rc != CLI_OK)
+        return rc;
+    if (!console_is_plain(s->url))
+        return cli_usage(con->cli, "--watch is ASCII without spaces");
+    if (strncmp(s->url, "file:///", 8) == 0)
+        return CLI_OK;
+    if (strncmp(s->url, "http://", 7) != 0 &&
+        strncmp(s->url, "https://", 8) != 0)
+        return cli_usage(con->cli, "--watch is [NAME=]http://..., https://... "
+                                   "or file:///..., or @FILE with one of them");
+    if (given && strchr(s->url, '@') != NULL)
+        return cli_usage(con->cli, "--watch: a URL with a user and a password "
+                                   "is read from a file, @FILE, since each "
+                                   "user of the host sees command lines");
+    return CLI_OK;
 }
 
 int console_watch_add(struct console_watch *w, const char *text)
 {
     size_t n = console_name_size(text);
-    const char *url = n > 0 ? text + n + 1 : text;
     struct source *s;
+    int rc;
 
-    if (strncmp(url, "http://", 7) != 0 && strncmp(url, "https://", 8) != 0 &&
-        strncmp(url, "file:///", 8) != 0)
-        return cli_usage(w->con->cli, "--watch is [NAME=]http://..., https://"
-                                      "... or file:///...");
     if (w->n == CONSOLE_SOURCES_MAX || n >= sizeof(s->name))
         return cli_usage(w->con->cli,
                          "--watch may be given %d times, with names of up to "
@@ -399,11 +440,16 @@ int console_watch_add(struct console_watch *w, const char *text)
     s = calloc(1, sizeof(*s));
     if (s == NULL)
         return cli_say(w->con->cli, CLI_STORE, "out of memory");
-    s->url = url;
+    s->url = n > 0 ? text + n + 1 : text;
+    rc = take_url(w->con, s);
+    if (rc != CLI_OK) {
+        free(s);
+        return rc;
+    }
     if (n > 0)
         snprintf(s->name, sizeof(s->name), "%.*s", (int)n, text);
     else
-        name_of(url, s->name, sizeof(s->name));
+        name_of(s->url, w->n + 1, s->name, sizeof(s->name));
     w->sources[w->n++] = s;
     return CLI_OK;
 }

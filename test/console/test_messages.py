@@ -5,13 +5,15 @@ of them, what it keeps to itself, and what an operator decides.
 """
 
 import hashlib
+import socket
+import threading
 
 import pytest
 
 import console as harness
 from conftest import me, operators
 from console import eventually
-from shop import DEAD, GOING, INDETERMINATE, STUCK, WAITING, Shop
+from shop import DEAD, GOING, INDETERMINATE, READY, STUCK, WAITING, Shop
 
 
 @pytest.fixture
@@ -40,6 +42,8 @@ def row(console, kind, name):
 
 
 def decide(console, kind, name, verb, seen, **more):
+    if kind != "saga":
+        more = {"phase": "dead", **more}
     return console.ask("POST", "databases/shop/decision", {
         "kind": kind, "name": str(name), "verb": verb, "seen": seen,
         "why": "ticket 12", **more})
@@ -116,6 +120,21 @@ def test_a_decision_is_made_once_by_what_was_seen(console, shop, kind, verb,
     assert lines[3]["user"] == me() and lines[3]["why"] == "ticket 12"
 
 
+@pytest.mark.parametrize("kind, table, becomes", [
+    ("outbox", "once_outbox", "phase"), ("parked", "once_parked", "state")])
+def test_an_old_page_decides_nothing(console, shop, kind, table, becomes):
+    """Another operator has retried it: its count may be what the page shows."""
+    name = shop.emit() if kind == "outbox" else shop.park()
+    shop.sql("UPDATE %s SET %s=%d" % (
+        table, becomes, READY if kind == "outbox" else WAITING))
+    one = row(console, kind, name).json["row"]
+    assert decide(console, kind, name, "drop", one["seen"]).code == "state"
+    assert row(console, kind, name).json["row"] == one
+    assert decide(console, kind, name, "drop", one["seen"],
+                  phase=one["phase"]).status == 200
+    assert row(console, kind, name).code == "gone"
+
+
 def test_sagas_are_moved_on(console, shop):
     shop.saga("trip-1", STUCK, [(2, 0), (5, DEAD)])
     shop.saga("trip-2", GOING, [(1, 0)])
@@ -125,6 +144,10 @@ def test_sagas_are_moved_on(console, shop):
     assert decide(console, "saga", "trip-2", "abort", 3).status == 200
     assert row(console, "saga", "trip-2").json["row"]["phase"] in (
         "undoing", "undone")
+
+
+CHOICE = {"kind": "outbox", "name": "1", "verb": "drop", "phase": "dead", "seen": 3,
+          "why": "w"}
 
 
 @pytest.mark.parametrize("path, body", [
@@ -137,15 +160,14 @@ def test_sagas_are_moved_on(console, shop):
     ("rows", {"kind": "outbox", "of": "x" * 300}),
     ("row", {"kind": "outbox"}), ("row", {"kind": "parked", "name": "-1"}),
     ("row", {"kind": "saga", "name": "x" * 300}),
-    ("decision", {"kind": "outbox", "name": "1", "verb": "retry", "seen": 1}),
-    ("decision", {"kind": "outbox", "name": "1", "verb": "retry", "why": "w"}),
-    ("decision", {"kind": "outbox", "name": "1", "seen": 1, "why": "w"}),
-    ("decision", {"kind": "outbox", "name": "1", "verb": "eat", "seen": 1,
-                  "why": "w"}),
-    ("decision", {"kind": "parked", "name": "1", "verb": "drop", "seen": 1,
-                  "why": "w" * 500})])
+    ("decision", dict(CHOICE, why=None)), ("decision", dict(CHOICE, seen=None)),
+    ("decision", dict(CHOICE, verb=None)), ("decision", dict(CHOICE, phase=None)),
+    ("decision", dict(CHOICE, verb="eat")),
+    ("decision", dict(CHOICE, phase="leased")),
+    ("decision", dict(CHOICE, kind="parked", why="w" * 500))])
 def test_what_is_not_understood(console, shop, path, body):
     shop.emit()
+    body = {n: v for n, v in body.items() if v is not None}
     r = console.ask("POST", "databases/shop/" + path, body)
     assert r.status == 400 and r.code == "invalid", r
     assert shop.sql("SELECT phase, attempts FROM once_outbox") == [(DEAD, 3)]
@@ -178,6 +200,37 @@ def test_a_database_that_is_away_says_so_and_comes_back(world, tmp_path):
                        {"kind": "outbox"}).status == 503
     gone.rename(shop.path)
     eventually(lambda: console.get("databases")["databases"][0]["answers"])
+
+
+@pytest.fixture
+def silent():
+    """A server that takes a connection and never says a word: its listener."""
+    with socket.create_server(("127.0.0.1", 0)) as it:
+        yield it
+
+
+def test_a_silent_database_keeps_nobody_waiting(world, shop, silent):
+    other = world.console(
+        "--decide", "--operators", operators(world, me() + " decide\n"),
+        "--database", "quiet=postgres://127.0.0.1:%d/shop?connect_ms=60000" %
+        silent.getsockname()[1], "--database", "shop=" + shop.url)
+    name = shop.emit()
+    asks = threading.Thread(target=other.ask, args=("GET", "databases"))
+    asks.start()
+    taken, _ = silent.accept()  # the first request waits for its answer
+    quiet, well = other.get("databases")["databases"]
+    assert not quiet["answers"] and "still being asked" in quiet["trouble"]
+    assert well["answers"] and well["outbox"][0]["dead"] == 1
+    for path, body in (
+            ("rows", {"kind": "outbox"}), ("row", {"kind": "outbox", "name": "1"}),
+            ("decision", {"kind": "outbox", "name": "1", "verb": "drop", "seen": 3,
+                          "phase": "dead", "why": "w"})):
+        r = other.ask("POST", "databases/quiet/" + path, body)
+        assert r.status == 503 and "still being asked" in r.json["title"]
+    assert row(other, "outbox", name).status == 200
+    taken.close()
+    silent.close()
+    asks.join()
 
 
 def test_a_url_that_is_none_is_said_at_the_start(world):

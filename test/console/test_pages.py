@@ -22,6 +22,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=w
 
 from console import BUILD, ONCE, Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
+from shop import Shop  # noqa: E402  pylint: disable=wrong-import-position
 
 
 @pytest.fixture(scope="module")
@@ -390,6 +391,13 @@ def test_a_link_leads_to_the_order_in_the_service(world, console, chrome):
     assert link.get_attribute("href") == \
         "https://shop.example/orders/M%C3%BCller%2F..%2F%3Fx%20%26?from=once"
     assert link.get_attribute("rel") == "noopener noreferrer"
+
+
+@pytest.mark.parametrize("order", [".", "..", "%2E%2E"])
+def test_no_link_leads_out_of_its_path(world, console, chrome, order):
+    opened(world, console, chrome, order)
+    chrome.shows("What became of it?")
+    assert not chrome.driver.find_elements("id", "service")
 
 
 @pytest.mark.parametrize("sent, shown", [
@@ -835,10 +843,25 @@ def test_signing_out_leaves_nothing_on_the_page(world, chrome, seen):
     assert chrome.run("return sessionStorage.length") == 0
     chrome.look()
     chrome.keep("signed-out")
+    # It does not listen any more.
+    chrome.run("document.dispatchEvent(new Event('visibilitychange'));"
+               "location.hash = '#/metrics'")
+    for _ in range(2):
+        assert chrome.fetch("return (await fetch('/api/v1/session')).status") == 401
+    assert chrome.find("h1").text == "You are signed out"
+    assert not [x for x in chrome.complaints() if "TypeError" in x]
     chrome.driver.refresh()
     chrome.shows("Not admitted")
     chrome.open("http://127.0.0.1:%s/" % seen.port)
     chrome.shows("Overview")
+
+
+def test_a_malformed_address_is_no_page(chrome):
+    chrome.go("waiting")
+    chrome.run("location.hash = '#/%'")
+    chrome.shows("There is no such page.")
+    chrome.go("waiting")
+    chrome.shows("Waiting")
 
 
 @pytest.mark.complains
@@ -920,6 +943,23 @@ def test_one_store_that_is_silent_hides_nothing_of_the_others(world, console,
     chrome.go("batch?realm=" + waiting(console, "heard")["group"])
     chrome.shows("What waits is not known of: quiet.")
     assert "order=heard" in chrome.driver.page_source
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+@pytest.mark.complains
+def test_databases_that_are_silent_stop_nothing(world, tmp_path, chrome, seen):
+    shop = Shop(tmp_path)
+    shop.emit()
+    other = world.console("--database", "shop=" + shop.url, unix=False)
+    chrome.open(other.url)
+    chrome.shows("your decision")
+    asks = chrome.driver.execute_cdp_cmd
+    asks("Network.enable", {})
+    asks("Network.setBlockedURLs", {"urls": ["*/api/v1/databases"]})
+    chrome.shows("The database shop does not answer: it is still being asked")
+    assert not chrome.run("return document.getElementById('main').inert")
+    asks("Network.setBlockedURLs", {"urls": []})
+    eventually(lambda: "does not answer" not in chrome.text())
     chrome.open("http://127.0.0.1:%s/" % seen.port)
 
 

@@ -413,6 +413,11 @@ def test_a_living_console_is_not_taken_over(world, console):
     (["--link", "javascript:alert({label})"], "--link"),
     (["--link", "https://{label}.example/"], "--link"),
     (["--link", "https://shop.example/"], "--link"),
+    (["--link", "https:///{label}"], "--link"),
+    (["--link", "http:///x/{label}"], "--link"),
+    (["--link", "https://\\/{label}"], "--link"),
+    (["--link", "https://?/{label}"], "--link"),
+    (["--link", "https://"], "--link"),
     (["x"], "options only"), (["--store", "@/nowhere"], "no URL")])
 def test_what_is_wrong_is_said_before_anybody_can_connect(words, text):
     env = {n: v for n, v in os.environ.items() if n != "ONCE_STORE"}

@@ -5,6 +5,7 @@ for relays, since a test can write what it likes to them; a gateway is watched i
 test_pages.py.
 """
 
+import os
 import subprocess
 
 import pytest
@@ -26,9 +27,10 @@ def test_increments_are_added_up_whatever_comes(world, tmp_path):
     first, second = tmp_path / "relay.prom", tmp_path / "other.prom"
     write(first, SENT + " 100", OPEN + " 1")
     write(second, SENT + " 7")
+    (tmp_path / "url").write_text("http://secret:word@127.0.0.1:1/x\n")
     console = world.console(
         "--watch", "mails=file://%s" % first, "--watch", "file://%s" % second,
-        "--watch", "http://secret:word@127.0.0.1:1/x", "--watch",
+        "--watch", "@%s" % (tmp_path / "url"), "--watch",
         "file:///nowhere/at/all")
     said = eventually(lambda: [
         s for s in [console.get("metrics")["sources"]] if s[3]["since"]])[0]
@@ -59,7 +61,6 @@ def test_increments_are_added_up_whatever_comes(world, tmp_path):
 
 
 def test_a_file_that_is_not_written_any_more_is_of_no_relay(world, tmp_path):
-    import os  # pylint: disable=import-outside-toplevel
     path = tmp_path / "relay.prom"
     write(path, SENT + " 1")
     os.utime(path, (1, 1))
@@ -67,6 +68,55 @@ def test_a_file_that_is_not_written_any_more_is_of_no_relay(world, tmp_path):
     said = eventually(lambda: [
         s for s in console.get("metrics")["sources"] if s["since"]])[0]
     assert said["up"] is False and "was last written" in said["trouble"]
+
+
+def test_a_pipe_is_not_opened(world, tmp_path):
+    """Nothing writes to it: opening it would take for ever."""
+    write(tmp_path / "relay.prom", SENT + " 1")
+    os.mkfifo(tmp_path / "a pipe")
+    console = world.console(
+        "--watch", "file://%s/a%%20pipe" % tmp_path, "--watch",
+        "file://%s" % tmp_path, "--watch", "file://%s/relay.prom" % tmp_path)
+    said = eventually(lambda: [
+        s for s in [console.get("metrics")["sources"]] if s[2]["since"]])[0]
+    assert [s["up"] for s in said] == [False, False, True]
+    assert said[0]["trouble"] == said[1]["trouble"] == "it is no regular file"
+
+
+@pytest.mark.parametrize("url, name", [
+    ("http://u:secret@127.0.0.1:1/x", "127.0.0.1:1"),
+    ("http://u:sec/ret@127.0.0.1:1/x", "watch-1"),
+    ("http://u:sec@ret/x@127.0.0.1:1/x", "watch-1"),
+    ("http://u:sec?ret@127.0.0.1:1/", "watch-1"),
+    ("http://u:sec#ret@127.0.0.1:1/", "watch-1")])
+def test_no_user_of_a_url_is_shown(world, tmp_path, url, name):
+    (tmp_path / "url").write_text(url + "\n")
+    console = world.console("--watch", "@%s" % (tmp_path / "url"))
+    source, = console.get("metrics")["sources"]
+    assert source["name"] == name
+
+
+@pytest.mark.parametrize("url", [
+    "http://secret@h/", "http://u:secret@h/", "https://u:secret/x@h/",
+    "http://u:secret?x@h/", "one=http://u:secret@h/"])
+def test_a_password_does_not_stand_on_the_command_line(world, url):
+    done = subprocess.run(
+        [CONSOLE, "--store", world.url, "--audit", "off", "--listen",
+         "127.0.0.1:0", "--watch", url], capture_output=True, timeout=60)
+    assert done.returncode == 2 and b"@FILE" in done.stderr
+    assert b"secret" not in done.stderr
+
+
+@pytest.mark.parametrize("line, status", [
+    ("", 3), ("ftp://secret/", 2), ("http://secret/\x01", 2)])
+def test_a_file_without_such_a_url_is_said(world, tmp_path, line, status):
+    (tmp_path / "url").write_text(line)
+    done = subprocess.run(
+        [CONSOLE, "--store", world.url, "--audit", "off", "--listen",
+         "127.0.0.1:0", "--watch", "@%s" % (tmp_path / "url")],
+        capture_output=True, timeout=60)
+    assert done.returncode == status and b"--watch" in done.stderr
+    assert b"secret" not in done.stderr
 
 
 @pytest.mark.parametrize("what", [

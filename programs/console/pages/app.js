@@ -67,9 +67,18 @@ function setUpTheme() {
 
 // ---- The frame
 
+// As it stands, where it is malformed: there is no such page then.
+function decoded(word) {
+    try {
+        return decodeURIComponent(word);
+    } catch {
+        return word;
+    }
+}
+
 function place() {
     const [path, search] = location.hash.replace(/^#\/?/, '').split('?');
-    const [name, ...words] = path.split('/').map(decodeURIComponent);
+    const [name, ...words] = path.split('/').map(decoded);
     return {name, words,
             parameters: Object.fromEntries(new URLSearchParams(search || ''))};
 }
@@ -106,6 +115,8 @@ function frame(what) {
 // ---- Pages
 
 async function show() {
+    if (!session)
+        return;
     const mine = ++shown;
     const {name, words, parameters} = place();
     const known = pages.find(([path, , page]) => page && path === name);
@@ -195,19 +206,37 @@ function ended(text) {
     main.focus();
 }
 
+// A database that is silent takes nothing from the stores: it does not answer.
+async function databases(names, signal) {
+    if (!names.length)
+        return [];
+    try {
+        return (await get('databases', signal)).databases;
+    } catch (problem) {
+        if (problem.status === 401)
+            throw problem;
+        return names.map((name) => ({name, answers: false,
+            trouble: problem.status ? problem.message : 'it is still being asked',
+            outbox: [], parked: [], sagas: {}}));
+    }
+}
+
 async function lookNow() {
     const signal = AbortSignal.timeout(REFRESH_MS);
     const [stores, messages] = await Promise.all([get('stores', signal),
-        session.databases.length ? get('databases', signal) : {databases: []}]);
-    now = {...stores, databases: messages.databases};
+        databases(session.databases, signal)]);
+    now = {...stores, databases: messages};
 }
 
 async function tick() {
     const mine = shown;
-    if (document.hidden)
+    if (!session || document.hidden)
         return;
     try {
-        session = await get('session', AbortSignal.timeout(REFRESH_MS));
+        const is = await get('session', AbortSignal.timeout(REFRESH_MS));
+        if (!session) // signed out meanwhile
+            return;
+        session = is;
         await lookNow();
         if (refresh)
             await refresh();

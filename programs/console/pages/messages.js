@@ -239,6 +239,7 @@ function decisionForm(d, kind, r, done) {
         try {
             const {audit_lacks: lacks} = await post(ofDatabase(d) + '/decision', {
                 kind, name: r.name, verb, seen: r.seen,
+                phase: r.phase === 'leased' ? 'ready' : r.phase,
                 why: form.querySelector('#why').value,
                 ...(step && {step: Number(step.value)})});
             await done('Decided: ' + can.find(([v]) => v === verb)[1].toLowerCase() +

@@ -62,8 +62,10 @@ function service(pattern, r) {
     const address = pattern.replace(/\{([a-z_]+)\}/g, (all, name) => {
         const [, value] = name === 'label' ? [0, r.label] :
             new RegExp('(?:^|[ ?&;])' + name + '=([^ &;]+)').exec(r.label) || [];
-        whole = whole && Boolean(value);
-        return encodeURIComponent(plain(value || ''));
+        const text = plain(value || '');
+        // A browser takes these for steps in the path, however they are written.
+        whole = whole && text !== '' && text !== '.' && text !== '..';
+        return encodeURIComponent(text);
     });
     return whole && h('a', {id: 'service', href: address, target: '_blank',
         rel: 'noopener noreferrer'}, 'Open it in the service \u2197');

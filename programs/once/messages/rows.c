@@ -172,6 +172,7 @@ static int decide(const struct cli *c, const once_tx *tx, struct cli_rows *r)
         .verb = r->verb->name,
         .no = r->kind->numbered ? cli_rows_number(r->name) : 0,
         .gid = r->kind->numbered ? NULL : r->name,
+        .phase = -1,
         .seen = (uint32_t)r->seen,
         .step = (size_t)r->step,
         .why = r->why,

@@ -2,8 +2,9 @@
 /*
  * decide.c - an operator decides about a row, a parked message or a saga.
  *
- * The phase of a row is read here, and the database compares it with the
- * attempts that the operator was shown in the same step in which it decides.
+ * The database compares the phase and the attempts that the operator was shown in
+ * the same step in which it decides: a retry changes the phase alone. Where no
+ * phase was shown it is the one that is read here.
  * The audit log names an id by its SHA-256, since who has an id can use it.
  */
 #include "operate/messages/decide.h"
@@ -140,7 +141,8 @@ int once__message_decide(const once_tx *tx, const once__message_choice *choice,
         return once__fail(err, ONCE_EOPEN,
                           ONCE__UNAUDITED "%.200s. Nothing was decided",
                           why.text);
-    rc = apply(tx, choice, v, s.phase, err);
+    rc =
+        apply(tx, choice, v, choice->phase >= 0 ? choice->phase : s.phase, err);
     (void)snprintf(row, sizeof(row), "row %lld", (long long)choice->no);
     /* After an error it stands as it is: `log` says what is missing. */
     (void)!once__audit_end(choice->audit, &entry, seq, step_of(rc),

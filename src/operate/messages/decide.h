@@ -26,6 +26,7 @@ typedef struct once__message_choice {
     const char *verb; /* "retry", "drop", "resolve", "abort"               */
     int64_t no;       /* of the row or the message                         */
     const char *gid;  /* of the saga                                       */
+    int phase;        /* of the row or message, as shown; -1: as it is now */
     uint32_t seen;    /* the attempts, or the saga's version, as shown     */
     size_t step;      /* of a saga, from 1: "resolve" alone                */
     const char *why, *program;
@@ -34,7 +35,7 @@ typedef struct once__message_choice {
 } once__message_choice;
 
 /*
- * Decides, if nothing has happened since the operator was shown `seen`.
+ * Decides, if nothing has happened since the operator was shown `phase` and `seen`.
  * ONCE_OK; ONCE_FREE: it is not there; ONCE_REFUSED: it has changed, is under
  * way, or the verb does not fit its state; ONCE_EINVAL: there is no such verb.
  * With ONCE_EOPEN and a text that begins with ONCE__UNAUDITED nothing was
