@@ -55,6 +55,7 @@ static FILE *tool(const char *words)
     return popen(command, "r");
 }
 
+ONCE_PRINTF(1, 2)
 static int run_tool(const char *format, ...)
 {
     char words[512];
