@@ -330,12 +330,13 @@ static void a_suspect_without_an_answer_is_alone_no_more(void)
     struct kit_ends ends = {0};
     const uint32_t *note;
 
-    T_OK(kit_ctl("ask", "kafka late 1 0 0 60000")); /* 0: PRODUCE */
+    inject(PRODUCE, 7, 100);
     T_EQ(b->ops->send(b, &m, 0, NULL), ONCE_OK);
     note = once__flights_note(f, f->next - 1);
     T_OK(note == NULL || *note == 0);
     T_EQ(kit_collect(b, &ends, 1, WAIT_MS), 1);
     T_EQ(ends.end[0], ONCE__END_SILENT);
+    clear(PRODUCE);
     b->ops->close(b);
 }
 
