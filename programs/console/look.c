@@ -111,13 +111,41 @@ enum MHD_Result console_store(struct console_request *ask)
     return console_reply(ask, MHD_HTTP_OK, json_store(ask->store));
 }
 
+struct asking {
+    struct console_store *s;
+    json_t *told;
+    pthread_t thread;
+    int has_thread;
+};
+
+static void *ask_store(void *user)
+{
+    struct asking *a = user;
+
+    a->told = json_store(a->s);
+    return NULL;
+}
+
+/* All at once: several that are silent are waited for as long as one. */
 enum MHD_Result console_stores(struct console_request *ask)
 {
+    struct asking asked[CONSOLE_STORES_MAX], *a;
     json_t *list = json_array();
     size_t i;
 
-    for (i = 0; i < ask->con->n; i++)
-        json_array_append_new(list, json_store(&ask->con->stores[i]));
+    for (i = 0; i < ask->con->n; i++) {
+        a = &asked[i];
+        *a = (struct asking){.s = &ask->con->stores[i]};
+        a->has_thread = ask->con->n > 1 &&
+                        pthread_create(&a->thread, NULL, ask_store, a) == 0;
+        if (!a->has_thread)
+            (void)ask_store(a);
+    }
+    for (i = 0; i < ask->con->n; i++) {
+        if (asked[i].has_thread)
+            pthread_join(asked[i].thread, NULL);
+        json_array_append_new(list, asked[i].told);
+    }
     return console_reply(ask, MHD_HTTP_OK,
                          json_pack("{s:o, s:o}", "now",
                                    cli_json_time(cli_now_ms()), "stores",

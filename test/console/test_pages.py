@@ -22,6 +22,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=w
 
 from console import BUILD, ONCE, Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
+import servers  # noqa: E402  pylint: disable=wrong-import-position
 from shop import Shop  # noqa: E402  pylint: disable=wrong-import-position
 
 
@@ -943,6 +944,35 @@ def test_one_store_that_is_silent_hides_nothing_of_the_others(world, console,
     chrome.go("batch?realm=" + waiting(console, "heard")["group"])
     chrome.shows("What waits is not known of: quiet.")
     assert "order=heard" in chrome.driver.page_source
+    chrome.open("http://127.0.0.1:%s/" % seen.port)
+
+
+@pytest.fixture
+def quiet(tmp_path):
+    """Servers of stores, which have stopped: NAME=URL of each."""
+    with servers.World() as it:
+        try:
+            all_ = [servers.Redis(it, "quiet%d" % n).start() for n in range(4)]
+        except servers.Missing as missing:
+            pytest.skip(str(missing))
+        for server in all_:
+            subprocess.run([ONCE, "--store", server.url(), "init"], check=True,
+                           stdout=subprocess.DEVNULL)
+        yield all_
+        for server in all_:
+            server.resume()
+
+
+@pytest.mark.complains
+def test_stores_that_are_silent_stop_nothing(world, chrome, seen, quiet):
+    """Each takes seconds to be known as silent: they are asked at once."""
+    other = world.console("--decide", unix=False, stores={
+        "main": world.url, **{s.name: s.url() for s in quiet}})
+    for server in quiet:
+        server.pause()
+    chrome.open(other.url)
+    chrome.shows("What waits is not known of: quiet0, quiet1, quiet2, quiet3.")
+    assert not chrome.run("return document.getElementById('main').inert")
     chrome.open("http://127.0.0.1:%s/" % seen.port)
 
 
