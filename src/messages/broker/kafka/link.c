@@ -19,7 +19,8 @@
 
 enum {
     SOCKET_MOST_MS = 300000, /* the library takes no more */
-    FIRST_ASK_MS = 100       /* for the topic; twice as long each time */
+    FIRST_ASK_MS = 100,      /* for the topic; twice as long each time */
+    AGAIN_MS = 2500          /* longer than the library waits to try again */
 };
 
 /* The largest message, its headers and what the protocol adds. */
@@ -257,10 +258,11 @@ static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
     }
 }
 
-/* Asks for the topic until a broker has answered. */
+/* Asks for the topic until a broker has answered. The library says that all are away
+ * while it waits to try again, which it does within a second: that is no answer. */
 static int find_topic(struct once__kafka *k, once_error *err)
 {
-    uint64_t end = once__steady_ms() + k->o.timeout_ms, now;
+    uint64_t begin = once__steady_ms(), end = begin + k->o.timeout_ms, now;
     uint64_t ask = FIRST_ASK_MS;
     const struct rd_kafka_metadata *md = NULL;
     rd_kafka_resp_err_t rc;
@@ -276,8 +278,9 @@ static int find_topic(struct once__kafka *k, once_error *err)
         serve(k);
         if (k->refused != NULL)
             return once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
-        if (k->down)
+        if (k->down && now - begin > AGAIN_MS)
             break;
+        k->down = 0;
         ask *= 2;
     }
     return once__fail(err, ONCE_EAWAY, "kafka: no broker can be reached");
