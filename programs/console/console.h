@@ -15,6 +15,7 @@
  *    messages.c  outboxes, parked messages and sagas of programs' databases
  *    decide.c    what is changed: decisions, batches; and the body of a result
  *    json.c      records and results as JSON
+ *    url.c       URLs of the command line, or from a file
  *    options.c   the table of options, which `once console` has, too
  *
  *    head: gate --> who --> route, rights --> body --> store
@@ -170,7 +171,7 @@ void console_peer_rests(struct console_request *ask);
 /* Ends those that are too slow; to be called each second. */
 void console_peers_end_late(struct console *con);
 
-/* ---- main.c --------------------------------------------------------------- */
+/* ---- url.c ---------------------------------------------------------------- */
 
 /* What pages show of the command line: printable ASCII without spaces. */
 int console_is_plain(const char *text);

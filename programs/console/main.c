@@ -72,15 +72,6 @@ static int add_store(struct console *con, const char *text)
     return CLI_OK;
 }
 
-/* What pages show of the command line: it is JSON, and so no other bytes. */
-int console_is_plain(const char *text)
-{
-    for (; *text != '\0'; text++)
-        if (*text <= 0x20 || *text >= 0x7f)
-            return 0;
-    return 1;
-}
-
 /* A page makes a link of it: only to what a browser may open. */
 static int take_link(struct console *con, const char *text)
 {
@@ -217,30 +208,6 @@ static void on_caveat(void *user, const char *text)
     pthread_mutex_lock(&s->lock);
     snprintf(s->caveat, sizeof(s->caveat), "%s", text);
     pthread_mutex_unlock(&s->lock);
-}
-
-int console_read_url(const struct console *con, const char *option,
-                     const char *name, const char **url,
-                     char memory[CONSOLE_URL_MAX])
-{
-    size_t n;
-    FILE *in;
-
-    if ((*url)[0] != '@')
-        return CLI_OK;
-    in = fopen(*url + 1, "re");
-    if (in == NULL || fgets(memory, CONSOLE_URL_MAX, in) == NULL)
-        memory[0] = '\0';
-    if (in != NULL)
-        fclose(in);
-    n = strcspn(memory, "\r\n");
-    memory[n] = '\0';
-    if (n == 0)
-        return cli_say(con->cli, CLI_STORE,
-                       "--%s %s: no URL can be read from that file", option,
-                       name);
-    *url = memory;
-    return CLI_OK;
 }
 
 /* A server that cannot be reached now may be later. */
