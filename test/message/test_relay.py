@@ -344,7 +344,7 @@ def test_under_hold_a_lost_answer_is_not_asked_for(http_cell):
     http_cell.db.emit(messages(4))
     http_cell.target.answer = lambda name, body, n: (
         201 if int(body) % 2 == 0 else None)
-    relay = http_cell.relay(*http_cell.to("--hold"), "--drain")
+    relay = http_cell.relay(*http_cell.to("--hold", "--workers", "1"), "--drain")
     assert relay.wait() == 1, relay.log()
     assert phases(http_cell.db) == {INDETERMINATE: 2}
     assert [a[0] for a in http_cell.target.arrivals()] == \
