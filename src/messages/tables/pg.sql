@@ -1352,9 +1352,11 @@ BEGIN
     END IF;
     -- Keys that have stopped, and where. As one value and not as a table to join:
     -- so the oldest rows are read in order, whatever the planner expects.
-    SELECT count(*) > 10000 INTO v_many FROM (
-        SELECT FROM "@schema@".outbox p WHERE p.route = p_route
-            AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL LIMIT 10001) AS x;
+    IF NOT v_plain THEN
+        SELECT count(*) > 10000 INTO v_many FROM (
+            SELECT FROM "@schema@".outbox p WHERE p.route = p_route
+                AND p.phase IN (1, 3, 4) AND p.key IS NOT NULL LIMIT 10001) AS x;
+    END IF;
     LOOP
         EXIT WHEN v_plain;
         IF v_many THEN -- only the keys of the rows that come next, up to v_end
