@@ -769,17 +769,6 @@ static int drop(const once_tx *tx, const struct once__parked *k,
                            ONCE__NUMBER(k->no));
 }
 
-static int fits(const struct once__row_decision *d,
-                const struct once__parked *k)
-{
-    if (k->state != d->state || k->m.attempt != d->count)
-        return 0;
-    if (d->action == ONCE__PARKED_RETRY)
-        return strlen(k->m.id) <= ONCE_ID_MAX;
-    return d->action == ONCE__PARKED_DROP ||
-           k->state == ONCE_PARKED_INDETERMINATE;
-}
-
 static int decide_about(const once_tx *tx, const struct once__row_decision *d,
                         const struct once__parked *k, int filed,
                         once_error *err)
@@ -806,9 +795,9 @@ static int parked_decide_work(const once_tx *tx, void *user, once_error *err)
     struct once__parked_list list = {NULL, 0, 0, NULL};
     int filed = 0, rc = read_parked(tx, x->d->no, 0, &list, &filed, err);
 
-    x->answer = list.n == 0                 ? ONCE_FREE
-                : fits(x->d, &list.rows[0]) ? ONCE_OK
-                                            : ONCE_REFUSED;
+    x->answer = list.n == 0                              ? ONCE_FREE
+                : once__parked_fits(x->d, &list.rows[0]) ? ONCE_OK
+                                                         : ONCE_REFUSED;
     if (rc == ONCE_OK && x->answer == ONCE_OK)
         rc = decide_about(tx, x->d, &list.rows[0], filed, err);
     once__parked_clear(&list);

@@ -573,17 +573,6 @@ static int drop(const once_tx *tx, const struct once__parked *k, uint64_t now)
                           ONCE__NUMBER(k->no));
 }
 
-static int fits(const struct once__row_decision *d,
-                const struct once__parked *k)
-{
-    if (k->state != d->state || k->m.attempt != d->count)
-        return 0;
-    if (d->action == ONCE__PARKED_RETRY)
-        return strlen(k->m.id) <= ONCE_ID_MAX;
-    return d->action == ONCE__PARKED_DROP ||
-           k->state == ONCE_PARKED_INDETERMINATE;
-}
-
 static int decide_about(const once_tx *tx, const struct once__row_decision *d,
                         const struct subject *s)
 {
@@ -605,9 +594,9 @@ static int parked_decide_work(const once_tx *tx, void *user)
     struct subject s = {{NULL, 0, 0, NULL}, NULL, 0};
     int rc = read_subject(tx, x->d->no, &s);
 
-    x->answer = s.row == NULL       ? ONCE_FREE
-                : fits(x->d, s.row) ? ONCE_OK
-                                    : ONCE_REFUSED;
+    x->answer = s.row == NULL                    ? ONCE_FREE
+                : once__parked_fits(x->d, s.row) ? ONCE_OK
+                                                 : ONCE_REFUSED;
     if (rc == SQLITE_OK && x->answer == ONCE_OK)
         rc = decide_about(tx, x->d, &s);
     once__parked_clear(&s.list);

@@ -226,3 +226,16 @@ void once__parked_clear(struct once__parked_list *list)
     free(list->rows);
     *list = (struct once__parked_list){NULL, 0, 0, NULL};
 }
+
+/* ---- Decisions ----------------------------------------------------------- */
+
+int once__parked_fits(const struct once__row_decision *d,
+                      const struct once__parked *k)
+{
+    if (k->state != d->state || k->m.attempt != d->count)
+        return 0;
+    if (d->action == ONCE__PARKED_RETRY)
+        return strlen(k->m.id) <= ONCE_ID_MAX;
+    return d->action == ONCE__PARKED_DROP ||
+           k->state == ONCE_PARKED_INDETERMINATE;
+}

@@ -27,6 +27,10 @@ void once__outgoing_read(struct once__either *q,
                          struct once__outgoing_list *list);
 void once__parked_read(struct once__either *q, struct once__parked_list *list);
 
+/* 1: the message is as the operator saw it, and the action is one for its state. */
+int once__parked_fits(const struct once__row_decision *d,
+                      const struct once__parked *k);
+
 /* Room in `*rows` for one more than `*n`, which is counted, or NULL: no memory,
  * and `q` knows. */
 void *once__rows_add(struct once__either *q, void **rows, size_t *n,
