@@ -226,7 +226,7 @@ int console_check_operators(struct console *con);
 int console_identify(struct console_request *ask, const char **why);
 /* POST session: the token for a cookie. */
 enum MHD_Result console_open_session(struct console_request *ask);
-/* POST session/end: the cookie opens nothing any more, whoever has it. */
+/* POST session/end: the cookie opens nothing any more. */
 enum MHD_Result console_end_session(struct console_request *ask);
 /* GET session: who am I, and what may I? */
 enum MHD_Result console_session(struct console_request *ask);

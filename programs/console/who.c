@@ -313,7 +313,7 @@ enum MHD_Result console_open_session(struct console_request *ask)
     return console_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
 }
 
-/* Nothing opens another session: whoever starts the console is given a new
+/* Nothing opens another session: who starts the console is given a new
  * token. */
 enum MHD_Result console_end_session(struct console_request *ask)
 {

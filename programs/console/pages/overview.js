@@ -35,7 +35,7 @@ function call(now) {
             n > 0 && h('p', {}, 'The oldest has waited ', age(oldest, now.now), '. Until ' +
                 'you decide, callers who repeat are told \u201coutcome ' +
                 'unknown\u201d.'), n === 0 && h('p', {}, 'They stay where they ' +
-                'are until somebody decides.')),
+                'are until an operator decides.')),
         h('a', {class: 'button main', 'data-key': 'decide', href: n ? '#/waiting' :
             outbox ? '#/outbox' : parked ? '#/parked' : '#/sagas'},
         one ? 'Decide it' : 'Decide them')) :
