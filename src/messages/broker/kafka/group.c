@@ -23,6 +23,13 @@
  * reads it, and says of all below it that a handler may have run before. A
  * partition that is taken away cancels its deliveries.
  *
+ * When a member comes or goes, the group takes all partitions from all members
+ * before it gives them out again. Members could keep what stays theirs
+ * ("cooperative-sticky"), but then they commit while they ask to join again, and
+ * the answer to such a commit comes after the join and names the generation
+ * before it. librdkafka before 2.10 then believes that it has lost the group and
+ * joins again, with which it disturbs all others, who do the same.
+ *
  * A thread takes part in the group while nobody calls us. The messages of the
  * partitions go to a queue of our own, so that the thread gets none of them, and
  * what is not fetched from it is not fetched from a broker.
@@ -116,35 +123,55 @@ static void remove_part(struct once__kafka *k, struct once__kafka_part *p)
 
 /* ---- Commits ---------------------------------------------------------------- */
 
-/* Waits for the answer. NO_ERROR: `offset` and `mark` are durable. */
-static rd_kafka_resp_err_t commit_once(struct once__kafka *k, int32_t id,
-                                       int64_t offset, const char *mark)
+/* One more in a list of what is to be committed. 0: no memory. */
+static int add_commit(rd_kafka_topic_partition_list_t *list, const char *topic,
+                      int32_t id, int64_t offset, int64_t mark)
 {
-    rd_kafka_topic_partition_list_t *list =
-        rd_kafka_topic_partition_list_new(1);
     rd_kafka_topic_partition_t *at =
-        rd_kafka_topic_partition_list_add(list, k->topic, id);
+        rd_kafka_topic_partition_list_add(list, topic, id);
+    char text[64];
+
+    (void)snprintf(text, sizeof(text), MARK "%" PRId64, mark);
+    at->offset = offset;
+    at->metadata = strdup(text); /* the list frees it */
+    at->metadata_size = at->metadata == NULL ? 0 : strlen(text);
+    return at->metadata != NULL;
+}
+
+/* Waits for the answer. NO_ERROR: the last of the list is durable. */
+static rd_kafka_resp_err_t commit_list(struct once__kafka *k,
+                                       rd_kafka_topic_partition_list_t *list,
+                                       uint64_t wait_ms)
+{
     rd_kafka_queue_t *queue = rd_kafka_queue_new(k->rk);
     rd_kafka_event_t *event = NULL;
-    rd_kafka_resp_err_t rc;
+    rd_kafka_resp_err_t rc =
+        rd_kafka_commit_queue(k->rk, list, queue, NULL, NULL);
 
-    at->offset = offset;
-    at->metadata = strdup(mark); /* the list frees it */
-    at->metadata_size = at->metadata == NULL ? 0 : strlen(mark);
-    rc = at->metadata == NULL
-             ? RD_KAFKA_RESP_ERR__FAIL
-             : rd_kafka_commit_queue(k->rk, list, queue, NULL, NULL);
-    rd_kafka_topic_partition_list_destroy(list);
     if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        event = rd_kafka_queue_poll(queue, (int)k->o.timeout_ms);
+        event = rd_kafka_queue_poll(queue, (int)wait_ms);
         rc = event == NULL ? RD_KAFKA_RESP_ERR__TIMED_OUT
                            : rd_kafka_event_error(event);
     }
     list = event == NULL ? NULL : rd_kafka_event_topic_partition_list(event);
-    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR && list != NULL && list->cnt == 1)
-        rc = list->elems[0].err;
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR && list != NULL && list->cnt > 0)
+        rc = list->elems[list->cnt - 1].err;
     rd_kafka_event_destroy(event);
     rd_kafka_queue_destroy(queue);
+    return rc;
+}
+
+/* NO_ERROR: `offset` and `mark` are durable. */
+static rd_kafka_resp_err_t commit_once(struct once__kafka *k, int32_t id,
+                                       int64_t offset, int64_t mark)
+{
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
+    rd_kafka_resp_err_t rc = RD_KAFKA_RESP_ERR__FAIL;
+
+    if (add_commit(list, k->topic, id, offset, mark))
+        rc = commit_list(k, list, k->o.timeout_ms);
+    rd_kafka_topic_partition_list_destroy(list);
     return rc;
 }
 
@@ -152,12 +179,9 @@ static rd_kafka_resp_err_t commit_once(struct once__kafka *k, int32_t id,
 static rd_kafka_resp_err_t commit(struct once__kafka *k,
                                   struct once__kafka_part *p, int64_t mark)
 {
-    char text[64];
     int64_t offset = once__kafka_undone(k, p);
-    rd_kafka_resp_err_t rc;
+    rd_kafka_resp_err_t rc = commit_once(k, p->id, offset, mark);
 
-    (void)snprintf(text, sizeof(text), MARK "%" PRId64, mark);
-    rc = commit_once(k, p->id, offset, text);
     if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
         p->committed = offset;
         p->limit = mark;
@@ -262,7 +286,6 @@ static void assigned(struct once__kafka *k,
     rd_kafka_resp_err_t rc =
         rd_kafka_committed(k->rk, list, (int)k->o.timeout_ms);
     int i, good = rc == RD_KAFKA_RESP_ERR_NO_ERROR;
-    rd_kafka_error_t *wrong;
 
     for (i = 0; i < list->cnt && good; i++)
         good = add_part(k, &list->elems[i]);
@@ -271,35 +294,43 @@ static void assigned(struct once__kafka *k,
             list->elems[i].offset = RD_KAFKA_OFFSET_BEGINNING;
     if (!good)
         k->down = 1; /* nothing is fetched, and connect() begins again */
-    wrong = rd_kafka_incremental_assign(k->rk, list);
-    if (wrong != NULL)
+    if (rd_kafka_assign(k->rk, list) != RD_KAFKA_RESP_ERR_NO_ERROR)
         k->down = 1;
-    rd_kafka_error_destroy(wrong);
 }
 
-/* `lost`: others may have them by now, and nothing is to be committed. */
-static void revoked(struct once__kafka *k,
-                    const rd_kafka_topic_partition_list_t *list, int lost)
+/* What is done of all partitions is committed, with marks that say exactly what
+ * was handed out. The members wait for this one: it is tried once, and not for
+ * long. */
+static void commit_all(struct once__kafka *k)
 {
-    struct once__kafka_part *p;
-    rd_kafka_error_t *wrong;
-    int i, commits = !lost;
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new((int)k->n_parts);
+    const struct once__kafka_part *p;
+    size_t i;
+    int good = 1;
 
-    for (i = 0; i < list->cnt; i++) {
-        p = part_of(k, list->elems[i].partition);
-        if (p == NULL)
-            continue;
-        /* One that does not answer is not asked for each partition. */
-        if (commits && p->handed > 0)
-            commits =
-                commit(k, p, p->handed > p->before ? p->handed : p->before) !=
-                RD_KAFKA_RESP_ERR__TIMED_OUT;
-        remove_part(k, p);
+    for (i = 0; i < k->n_parts && good; i++) {
+        p = &k->parts[i];
+        if (p->handed > 0)
+            good = add_commit(list, k->topic, p->id, once__kafka_undone(k, p),
+                              p->handed > p->before ? p->handed : p->before);
     }
-    wrong = rd_kafka_incremental_unassign(k->rk, list);
-    if (wrong != NULL)
+    if (good && list->cnt > 0)
+        (void)commit_list(k, list, LEAVE_MS);
+    rd_kafka_topic_partition_list_destroy(list);
+}
+
+/* All that we have goes. `lost`: others may have it by now, and nothing is to be
+ * committed. */
+static void revoked(struct once__kafka *k, int lost)
+{
+    if (!lost)
+        commit_all(k);
+    while (k->n_parts > 0)
+        remove_part(k, &k->parts[0]);
+    assert(k->held == 0);
+    if (rd_kafka_assign(k->rk, NULL) != RD_KAFKA_RESP_ERR_NO_ERROR)
         k->down = 1;
-    rd_kafka_error_destroy(wrong);
 }
 
 void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
@@ -313,7 +344,7 @@ void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
         assigned(k, list);
         break;
     case RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS:
-        revoked(k, list, rd_kafka_assignment_lost(rk));
+        revoked(k, rd_kafka_assignment_lost(rk));
         break;
     default:
         k->down = 1;
@@ -494,7 +525,6 @@ static void begin_over(struct once__kafka *k, int32_t id)
 {
     struct once__kafka_part *p = part_of(k, id);
     int64_t first = 0, end;
-    char text[64];
     rd_kafka_resp_err_t rc;
 
     k->down = 1;
@@ -502,11 +532,9 @@ static void begin_over(struct once__kafka *k, int32_t id)
         return;
     rc = rd_kafka_query_watermark_offsets(k->rk, k->topic, id, &first, &end,
                                           (int)k->o.timeout_ms);
-    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
-        (void)snprintf(text, sizeof(text), MARK "%" PRId64,
-                       p->next > p->before ? p->next : p->before);
-        rc = commit_once(k, id, first, text);
-    }
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+        rc = commit_once(k, id, first,
+                         p->next > p->before ? p->next : p->before);
     if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
         say_over(k, p, first);
     else

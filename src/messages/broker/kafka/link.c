@@ -127,7 +127,7 @@ static int set_receiving(const struct once__kafka *k, rd_kafka_conf_t *conf)
         {"enable.auto.commit", "false"},
         {"enable.auto.offset.store", "false"},
         {"isolation.level", "read_committed"},
-        {"partition.assignment.strategy", "cooperative-sticky"},
+        {"partition.assignment.strategy", "range,roundrobin"}, /* group.c */
         {"auto.offset.reset", "error"}, /* group.c: begin_over() */
         {"session.timeout.ms", number(k->session_ms, session)},
         {"max.poll.interval.ms", session},

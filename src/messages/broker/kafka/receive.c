@@ -18,8 +18,8 @@ static struct once__kafka *self(struct once__broker *b)
 
 /* ---- Receiving ---------------------------------------------------------------- */
 
-/* The first that is ready goes out if a mark above it is committed; else that is
- * done first. */
+/* The first that is ready goes out. A mark above it is committed before: with the
+ * partition the message may be gone by then, and nothing goes out. */
 static int hand_out(struct once__kafka *k, struct once__delivery **out,
                     once_error *err)
 {
@@ -33,8 +33,10 @@ static int hand_out(struct once__kafka *k, struct once__delivery **out,
         p->handed = offset;
     if (offset >= p->limit) {
         rc = once__kafka_commit_for(k, in->connection, err);
-        /* It may have gone with its partition: we are asked again. */
-        return k->down ? rc : ONCE_OK;
+        if (rc != ONCE_OK)
+            return k->down ? rc : ONCE_OK;
+        p = once__kafka_part_from(k, in);
+        assert(p != NULL && in == k->ready.first && offset < p->limit);
     }
     if (p->handed <= offset)
         p->handed = offset + 1;
@@ -65,20 +67,19 @@ static void wait_for_more(struct once__kafka *k, uint64_t left_ms)
 static int receive(struct once__kafka *k, uint32_t wait_ms,
                    struct once__delivery **out, once_error *err)
 {
-    uint64_t end = once__steady_ms() + wait_ms, now;
+    uint64_t now = once__steady_ms(), end = now + wait_ms;
     int rc = ONCE_OK, first = 1;
 
-    while (rc == ONCE_OK && *out == NULL && k->up && !k->down) {
-        once__kafka_serve(k, 0);
-        if (!k->down && k->ready.first != NULL && may_hand_out(k)) {
-            rc = hand_out(k, out, err);
-            continue;
-        }
-        now = once__steady_ms();
-        if (now >= end && !first)
-            return ONCE_OK;
+    /* Not without end where partitions come and go: each time costs a commit. */
+    while (rc == ONCE_OK && *out == NULL && k->up && !k->down &&
+           (first || now < end)) {
         first = 0;
-        wait_for_more(k, now < end ? end - now : 0);
+        once__kafka_serve(k, 0);
+        if (!k->down && (k->ready.first == NULL || !may_hand_out(k)))
+            wait_for_more(k, now < end ? end - now : 0);
+        if (!k->down && k->ready.first != NULL && may_hand_out(k))
+            rc = hand_out(k, out, err);
+        now = once__steady_ms();
     }
     if (*out != NULL || (k->up && !k->down))
         return rc;
