@@ -778,8 +778,7 @@ static void run_kind(void)
     T_RUN(no_more_are_out_than_prefetch);
     T_RUN(foreign_messages_have_a_flaw);
     T_RUN(a_body_over_the_limit_is_left_out);
-    /* The mock of Kafka keeps its log in memory, and a consumer that lost all of its
-     * brokers before its group began does not find them again in time: limits.md. */
+    /* The mock of Kafka keeps its log in memory. */
     if (strcmp(kind->name, "kafka") != 0)
         T_RUN(what_was_taken_survives_a_killed_server);
 }

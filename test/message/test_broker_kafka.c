@@ -943,6 +943,28 @@ static void who_gives_up_before_it_has_joined_lives(void)
     c->ops->close(c);
 }
 
+/* All brokers die while it asks to join, and come back. */
+static void who_lost_all_brokers_before_it_has_joined_comes_back(void)
+{
+    struct once__delivery *d = NULL;
+    struct once__broker *c;
+    int i, rc = ONCE_OK;
+
+    fresh(1);
+    c = receiver(1);
+    T_OK(kit_ctl("kill", "kafka"));
+    for (i = 0; i < WAIT_MS / 500 && rc == ONCE_OK; i++)
+        rc = c->ops->receive(c, 500, &d, NULL);
+    T_EQ(rc, ONCE_EAWAY);
+    T_OK(kit_ctl("start", "kafka"));
+    (void)run_tool("topic %s %d", topic, 1); /* the mock has forgotten it */
+    fill(1);
+    T_OK(kit_connect(c, WAIT_MS));
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    c->ops->close(c);
+}
+
 /* ---- TLS ------------------------------------------------------------------------ */
 
 static struct once__broker *opened(const char *more, const char *ca,
@@ -1052,5 +1074,7 @@ int main(int argc, char **argv)
     RUN(group, members_that_commit_let_others_join);
     RUN(group, a_slow_handler_keeps_its_partition);
     RUN(group, who_gives_up_before_it_has_joined_lives);
+    if (!real)
+        RUN(group, who_lost_all_brokers_before_it_has_joined_comes_back);
     return t_done();
 }
