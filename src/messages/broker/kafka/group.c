@@ -514,32 +514,48 @@ static void say_over(const struct once__kafka *k,
         k->o.log(k->o.user, text);
 }
 
+/* Commits that a partition begins at its first message, with a mark that says of
+ * all we had of it that it may have been handed out. */
+static rd_kafka_resp_err_t commit_first(struct once__kafka *k,
+                                        const struct once__kafka_part *p,
+                                        int64_t first)
+{
+    rd_kafka_resp_err_t rc = commit_once(
+        k, p->id, first, p->next > p->before ? p->next : p->before);
+
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+        say_over(k, p, first);
+    return rc;
+}
+
 /*
  * The log of a partition does not have the offset that comes next: it was cut
  * after a leader was lost, or its topic was made again, or what is old was
- * deleted. Offsets that we know may belong to other messages now. So the first
- * that is there is committed, with a mark that says of all we had that it may
- * have been handed out. All deliveries are cancelled, and connect() begins there.
+ * deleted. Offsets that we know may belong to other messages now, so it begins
+ * over. All deliveries are cancelled, and connect() begins there. Others that
+ * had the same fate are looked for, so that the group changes once for all.
  */
 static void begin_over(struct once__kafka *k, int32_t id)
 {
-    struct once__kafka_part *p = part_of(k, id);
-    int64_t first = 0, end;
-    rd_kafka_resp_err_t rc;
+    rd_kafka_resp_err_t rc = RD_KAFKA_RESP_ERR_NO_ERROR;
+    struct once__kafka_part *p;
+    int64_t first, end;
+    size_t i;
 
     k->down = 1;
-    if (p == NULL)
-        return;
-    rc = rd_kafka_query_watermark_offsets(k->rk, k->topic, id, &first, &end,
-                                          (int)k->o.timeout_ms);
-    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
-        rc = commit_once(k, id, first,
-                         p->next > p->before ? p->next : p->before);
-    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
-        say_over(k, p, first);
-    else
-        once__kafka_note(k, rc); /* it is found again after connect() */
-    remove_part(k, p); /* so that its old offset is not committed at the end */
+    for (i = k->n_parts; i > 0 && rc == RD_KAFKA_RESP_ERR_NO_ERROR; i--) {
+        p = &k->parts[i - 1];
+        rc = rd_kafka_query_watermark_offsets(k->rk, k->topic, p->id, &first,
+                                              &end, (int)k->o.timeout_ms);
+        if (rc != RD_KAFKA_RESP_ERR_NO_ERROR ||
+            (p->id != id &&
+             (p->next == 0 || (p->next >= first && p->next <= end))))
+            continue;
+        rc = commit_first(k, p, first);
+        if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+            remove_part(k, p); /* its old offset is not committed at the end */
+    }
+    once__kafka_note(k, rc); /* what was not done is found after connect() */
 }
 
 void once__kafka_take(struct once__kafka *k, rd_kafka_message_t *m)
