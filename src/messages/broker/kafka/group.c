@@ -520,8 +520,8 @@ static rd_kafka_resp_err_t commit_first(struct once__kafka *k,
                                         const struct once__kafka_part *p,
                                         int64_t first)
 {
-    rd_kafka_resp_err_t rc = commit_once(
-        k, p->id, first, p->next > p->before ? p->next : p->before);
+    rd_kafka_resp_err_t rc =
+        commit_once(k, p->id, first, p->next > p->before ? p->next : p->before);
 
     if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
         say_over(k, p, first);
