@@ -213,7 +213,10 @@ if (express) {
   app.disable("x-powered-by");
   app.use(serve);
 }
-const server = http.createServer({ maxHeaderSize: 1 << 20, requestTimeout: 0 }, app);
+const server = http.createServer({
+  maxHeaderSize: 1 << 20, requestTimeout: 0,
+  keepAliveTimeout: 75000, // as nginx
+}, app);
 const [host, port] = top.listen.split(":");
 server.on("error", error => {
   fs.appendFileSync(top.error_log, error.code === "EADDRINUSE"

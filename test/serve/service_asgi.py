@@ -210,7 +210,8 @@ def main():
     logging.getLogger("uvicorn.error").setLevel(logging.INFO)
     host, _, port = service.top["listen"].rpartition(":")
     config = uvicorn.Config(service, host=host, port=int(port), http="h11",
-                            lifespan="off", access_log=False, log_config=None)
+                            lifespan="off", access_log=False, log_config=None,
+                            timeout_keep_alive=75)  # as nginx
     signal.signal(signal.SIGQUIT, lambda *_: os._exit(0))
     uvicorn.Server(config).run()
 
