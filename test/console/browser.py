@@ -12,7 +12,8 @@ import shutil
 
 import pytest
 from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import (StaleElementReferenceException,
+                                        WebDriverException)
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -148,12 +149,21 @@ class Browser:
 
     def find(self, how):
         """By a CSS selector."""
-        return eventually(lambda: [
-            e for e in self.driver.find_elements(By.CSS_SELECTOR, how)
-            if e.is_displayed()], 20)[0]
+        def look():  # while the page is drawn again, it may be gone
+            with contextlib.suppress(StaleElementReferenceException):
+                return [e for e in
+                        self.driver.find_elements(By.CSS_SELECTOR, how)
+                        if e.is_displayed()]
+            return None
+        return eventually(look, 20)[0]
 
     def click(self, how):
-        self.find(how).click()
+        def try_it():
+            with contextlib.suppress(StaleElementReferenceException):
+                self.find(how).click()
+                return True
+            return False
+        eventually(try_it, 20)
 
     def link(self, text):
         eventually(lambda: self.driver.find_elements(By.LINK_TEXT, text),

@@ -14,7 +14,7 @@ import uuid
 
 import pytest
 
-from console import gateway
+from console import eventually, gateway
 from conftest import me, operators
 
 MANY = 200       # more than it lets in
@@ -63,6 +63,16 @@ SLOW = {
 }
 
 
+def let_in(console, path):
+    """On a busy machine those that gave way need a moment to end: then the
+    operator is refused, and asks again."""
+    def ask():
+        with contextlib.suppress(ConnectionError):
+            return console.get(path)
+        return None
+    return eventually(ask)
+
+
 @pytest.mark.parametrize("manner", SLOW)
 def test_who_is_slow_keeps_no_operator_out(console, manner):
     if not console.unix:
@@ -72,8 +82,9 @@ def test_who_is_slow_keeps_no_operator_out(console, manner):
             s = stack.enter_context(connect(console))
             with contextlib.suppress(OSError):
                 s.sendall(SLOW[manner](console))
-        assert console.get("session")["rights"] == ["view", "decide", "body"]
-        assert console.get("stores")["stores"]
+        assert let_in(console, "session")["rights"] == \
+            ["view", "decide", "body"]
+        assert let_in(console, "stores")["stores"]
 
 
 def test_a_head_that_never_ends_is_cut_off(console):
