@@ -208,6 +208,7 @@ class Run:
         self.moves_clock = False
         self.place = None       # where the store's own small disk is
         self.disk = None        # what fails on it
+        self.mortal = None      # a server that may end by itself
         self.proxy = None
         self.hits = 0      # what faults did, beyond what the proxy counts
         self.played = 0
@@ -267,6 +268,8 @@ class Run:
         while self.traffic.shared["answered"] < want:
             if self.traffic.ended():
                 return
+            if self.mortal and not self.mortal.running():
+                self.mortal.start()
             if time.monotonic() > end:
                 raise Broken("no progress for %d s %s: %s"
                              % (PATIENCE, what, self.traffic.stderr()))

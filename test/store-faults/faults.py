@@ -321,26 +321,14 @@ def full(run):
 # -- the disk below a server
 
 
-def again(run):
-    """The server goes on, or begins anew by itself, or has ended: PostgreSQL
-    ends when it cannot repeat its log, Redis when it cannot write its own."""
-    server, shared = run.server(), run.traffic.shared
-    want = shared["answered"] + 10
-
-    def look():
-        if not server.running():
-            server.start()
-        return shared["answered"] >= want or run.traffic.ended()
-    servers.eventually(look, server.name + " answers again")
-
-
 def complaints(server):
     """How often it has said that its disk was full."""
     text = (server.folder / "log").read_text("latin-1")
-    return text.count("No space left") + text.count("Short write")
+    return sum(text.count(words) for words in (
+        "No space left", "Short write", "error 28"))
 
 
-@fault("full-below", "postgres-disk", "redis-disk")
+@fault("full-below", "postgres-disk", "mysql-disk", "redis-disk")
 def full_below(run):
     """The server's disk is full until the server has met it, or for a while:
     what is only written over needs no space."""
@@ -352,10 +340,9 @@ def full_below(run):
             run.nap(0, 0.1)
         run.nap(0, 1)
     run.hits += complaints(server) - before
-    again(run)
 
 
-@fault("error-below", "postgres-disk", "redis-disk")
+@fault("error-below", "postgres-disk", "mysql-disk", "redis-disk")
 def error_below(run):
     """The server's flushes or its writes fail, once or for a while; it may be
     killed on top, so that it has nothing but its files."""
@@ -367,7 +354,6 @@ def error_below(run):
     run.hits += run.disk.failed() - before
     if run.rng.random() < 0.5:
         run.server().kill()
-    again(run)
 
 
 # -- on the wire

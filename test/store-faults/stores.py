@@ -139,6 +139,9 @@ def beneath(run, server, place):
     run.stack.callback(server.quit)
     run.disk = Disk(run)
     server.environment.update(run.disk.environment)
+    # PostgreSQL ends when it cannot repeat its log, Redis when it cannot write
+    # its own, and MariaDB some time after a flush has failed.
+    run.mortal = server
     return server
 
 
@@ -147,6 +150,14 @@ def disk_postgres(run):
     server = servers.Postgres(run.world, wal_keep_size="0",
                               min_wal_size="32MB", max_wal_size="48MB")
     beneath(run, server, server.data).init()
+    return server.start().furnish().url()
+
+
+def disk_mysql(run):
+    server = servers.MariaDB(run.world)
+    place = server.folder / "disk"
+    server.data = place / "data"  # which its copy makes
+    beneath(run, server, place).init()
     return server.start().furnish().url()
 
 
@@ -163,6 +174,7 @@ STORES = {s.name: s for s in [Store(name) for name in storelist.LOCAL] + [
     Store("sqlite-disk", on_disk("sqlite:%s/db")),
     Store("journal-disk", on_disk("journal:%s/journal?segment=4194304")),
     Store("postgres-disk", disk_postgres, "postgres"),
+    Store("mysql-disk", disk_mysql, "mysql"),
     Store("redis-disk", disk_redis, "redis"),
     Store("postgres", "postgres", "postgres", clock=True),
     Store("pgbouncer", "pgbouncer", "pgbouncer"),
