@@ -1291,9 +1291,13 @@ $f$;
 --
 -- One claimer of a route at a time; settling and deciding wait for it and make it
 -- wait, so that the rows that it looks at do not change meanwhile.
-CREATE OR REPLACE FUNCTION "@schema@".outbox_claim_1(p_route text, p_n integer,
+CREATE OR REPLACE FUNCTION "@schema@".outbox_claim_1(p_route text, p_n bigint,
     p_lease_ms bigint, p_hold boolean, p_pass boolean, p_each boolean)
-RETURNS TABLE (lease bigint, o "@schema@".outbox)
+RETURNS TABLE (seq bigint, attempts integer, doubt integer, refused integer,
+    doubt_ms bigint, phase smallint, status integer, lease_ms bigint,
+    at_ms bigint, due_ms bigint, saga text, error text, route text, id text,
+    key text, type text, headers text, kept boolean, body bytea, reply bytea,
+    now_ms bigint, lease bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
 AS $f$
@@ -1301,7 +1305,6 @@ AS $f$
 DECLARE
     v_now bigint;
     v_lease bigint := 0;
-    v_over boolean := false;
     v_plain boolean := false;
     v_quick boolean := false;
     v_look bigint := 10 * p_n;
@@ -1314,6 +1317,7 @@ DECLARE
     v_stop jsonb;
     v_busy jsonb := '{}';
     v_more jsonb;
+    v_leased bigint[];
     v_late bigint[];
     v_held bigint[];
     v_seqs bigint[];
@@ -1329,6 +1333,9 @@ BEGIN
     PERFORM "@schema@".lock_1(hashtext(p_route), true);
     v_now := extract(epoch FROM clock_timestamp()) * 1000;
     PERFORM "@schema@".leases_end_1(p_route, v_now);
+    -- No claim makes a lease meanwhile. A settlement may end one, with its rows.
+    v_leased := ARRAY(SELECT unnest(l.seqs) FROM "@schema@".relay_lease l
+        WHERE l.route = p_route);
     UPDATE "@schema@".outbox o SET phase = 0
         WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM "@schema@".outbox d
             WHERE d.route = p_route AND d.phase = 1 AND d.due_ms <= v_now
@@ -1343,12 +1350,10 @@ BEGIN
                 FROM "@schema@".outbox o
                 WHERE o.phase = 0 AND (o.route, o.seq) > (p_route, 0)
                     AND (o.route, o.seq) <= (p_route, v_end)
-                    AND o.seq NOT IN (SELECT l.seq
-                        FROM "@schema@".leases_1(p_route, v_now) AS l)
+                    AND o.seq NOT IN (SELECT unnest(v_leased))
                 ORDER BY o.route, o.seq LIMIT p_n) AS x;
         v_quick := NOT v_plain;
-        v_look := p_n + (SELECT count(*)
-            FROM "@schema@".leases_1(p_route, v_now));
+        v_look := p_n + cardinality(v_leased);
     END IF;
     -- Keys that have stopped, and where. As one value and not as a table to join:
     -- so the oldest rows are read in order, whatever the planner expects.
@@ -1387,9 +1392,8 @@ BEGIN
         -- planner would read the primary key, past all that is done.
         WITH w AS MATERIALIZED (
             SELECT o.seq, o.key, octet_length(o.body) AS size,
-                o.lease_ms - v_now BETWEEN 1 AND 3600000 OR o.seq IN (
-                    SELECT l.seq FROM "@schema@".leases_1(p_route, v_now) AS l)
-                    AS leased,
+                o.lease_ms - v_now BETWEEN 1 AND 3600000
+                    OR o.seq IN (SELECT unnest(v_leased)) AS leased,
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
             FROM "@schema@".outbox o
@@ -1466,23 +1470,23 @@ BEGIN
             SET attempts = o.attempts + 1, doubt = o.doubt + 1,
                 lease_ms = v_now + p_lease_ms,
                 doubt_ms = CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END
-            WHERE o.seq = ANY (v_seqs) RETURNING v_lease, o;
+            WHERE o.seq = ANY (v_seqs)
+            RETURNING o.seq, o.attempts, o.doubt, o.refused, o.doubt_ms, o.phase,
+                o.status, o.lease_ms, o.at_ms, o.due_ms, o.saga, o.error,
+                o.route, o.id, o.key, o.type, o.headers, o.kept, o.body,
+                o.reply, v_now, v_lease;
         RETURN;
     END IF;
     INSERT INTO "@schema@".relay_lease (route, at_ms, until_ms, seqs)
         VALUES (p_route, v_now, v_now + p_lease_ms, v_seqs)
         RETURNING relay_lease.no INTO v_lease;
-    FOR o IN SELECT x.* FROM "@schema@".outbox x WHERE x.seq = ANY (v_seqs)
-        ORDER BY x.seq
-    LOOP
-        v_over := v_over OR o.lease_ms > 0;
-        lease := v_lease;
-        o.attempts := o.attempts + 1;
-        o.doubt_ms := CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END;
-        o.doubt := o.doubt + 1;
-        RETURN NEXT;
-    END LOOP;
-    IF v_over THEN -- an earlier claim of theirs ran out, and is over now
+    RETURN QUERY SELECT o.seq, o.attempts + 1, o.doubt + 1, o.refused,
+            CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END, o.phase,
+            o.status, o.lease_ms, o.at_ms, o.due_ms, o.saga, o.error, o.route,
+            o.id, o.key, o.type, o.headers, o.kept, o.body, o.reply, v_now,
+            v_lease
+        FROM "@schema@".outbox o WHERE o.seq = ANY (v_seqs);
+    IF NOT v_plain THEN -- an earlier claim of theirs may have run out: it is over
         UPDATE "@schema@".outbox o SET lease_ms = 0
             WHERE o.seq = ANY (v_seqs) AND o.lease_ms > 0;
     END IF;
@@ -2215,6 +2219,7 @@ BEGIN
             'barrier_enter(text,text,text)', 'begin(text,text,bytea)',
             'saga_start(text,json,text,timestamptz)', 'outbox_stats_1()',
             'outbox_claim_1(text,integer,bigint,boolean,boolean)',
+            'outbox_claim_1(text,integer,bigint,boolean,boolean,boolean)',
             'outbox_settle_1(bigint[],integer[],integer[],bigint[],integer[],'
             'integer[],integer[],bytea[],text[])'])
             AS t (name)
