@@ -136,10 +136,8 @@ static void begin(void)
     target.broker.ops = &ops;
     list = (struct once__outgoing_list){rows, 0, 1000000, 0, NULL};
     wire = (struct once__wire){.broker = &target.broker, .tag = 1000};
-    batch = (struct once__batch){.list = &list,
-                                 .timeout_ms = 100,
-                                 .until_ms = UINT64_MAX,
-                                 .stop = stop};
+    batch = (struct once__batch){
+        .list = &list, .timeout_ms = 100, .until_ms = UINT64_MAX, .stop = stop};
     stop_after = -1;
 }
 
@@ -398,7 +396,8 @@ static void a_batch_begun_behind_a_lost_connection_is_not_sent(void)
     END(0, SILENT);
     SECOND_END(0, UNSENT);
     once__batch_clear(&second);
-    T_EQ(once__batch_begin(&wire, &second, NULL), ONCE_OK); /* once it is over */
+    T_EQ(once__batch_begin(&wire, &second, NULL),
+         ONCE_OK); /* once it is over */
     T_EQ(target.n, 2);
     while (wire.first != NULL)
         once__wire_collect(&wire);

@@ -218,8 +218,7 @@ enum task { SETTLE, CLAIM, LOOK, END };
 /* By the lock. Where one row finds out whether the target is back, it is alone. */
 static int may_claim(const struct once__desk *d)
 {
-    return !d->closed && d->want > 0 &&
-           d->out < (d->want > 1 ? OUT_MOST : 1);
+    return !d->closed && d->want > 0 && d->out < (d->want > 1 ? OUT_MOST : 1);
 }
 
 /* By the lock: what there is to do now; LOOK: nothing. */

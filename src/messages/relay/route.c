@@ -81,7 +81,8 @@ static int claim_or_take(struct once__sender *w)
     part = once__claims_wait(&w->route->claims, w->leads, &n);
     if (part == NULL) {
         w->leads = 1;
-        return once__source_there(w) && !atomic_load(&w->r->stop) ? claim(w, n) : -1;
+        return once__source_there(w) && !atomic_load(&w->r->stop) ? claim(w, n)
+                                                                  : -1;
     }
     carry(w, &part->list, part->claimed_ms);
     once__part_end(part);
@@ -162,8 +163,9 @@ int once__sender_open(struct once__relay *r, struct once__route *route,
     w->batch = 1;
     once__desk_init(&w->desk);
     rc = once__base_open(r->from, ONCE__BASE_READY, &w->base, err);
-    return rc == ONCE_OK ? route->ops->open(route->o.url, &o, &w->wire.broker, err)
-                         : rc;
+    return rc == ONCE_OK
+               ? route->ops->open(route->o.url, &o, &w->wire.broker, err)
+               : rc;
 }
 
 void once__sender_close(struct once__sender *w)

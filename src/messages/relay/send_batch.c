@@ -110,7 +110,8 @@ static void start(struct once__batch *b, size_t i)
     int rc;
 
     item->sent_ms = once__relay_ms();
-    if (b->wire->lost || b->back || item->sent_ms + 2 * (uint64_t)b->timeout_ms > b->until_ms ||
+    if (b->wire->lost || b->back ||
+        item->sent_ms + 2 * (uint64_t)b->timeout_ms > b->until_ms ||
         b->stop(b->user) || is_beyond(b, &b->list->rows[i])) {
         end_unsent(b, i);
         return;
@@ -118,7 +119,8 @@ static void start(struct once__batch *b, size_t i)
     item->state = ONCE__ITEM_OPEN;
     b->order[b->sent++] = i;
     b->open++;
-    rc = b->wire->broker->ops->send(b->wire->broker, &item->m, b->tag + i, &err);
+    rc =
+        b->wire->broker->ops->send(b->wire->broker, &item->m, b->tag + i, &err);
     if (rc == ONCE_ENOMEM) { /* it was not begun, and no proof comes */
         b->sent--;
         b->open--;

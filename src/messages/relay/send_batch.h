@@ -57,9 +57,10 @@ struct once__wire {
     struct once__broker *broker; /* the caller's */
 
     /* Its own. */
-    struct once__batch *first; /* what is open, in the order of the beginnings */
-    uint64_t tag;              /* of the next row */
-    int lost;                  /* the connection was lost or given up */
+    struct once__batch
+        *first;   /* what is open, in the order of the beginnings */
+    uint64_t tag; /* of the next row */
+    int lost;     /* the connection was lost or given up */
     int abandoned;
 };
 
