@@ -91,16 +91,14 @@ static void give(struct once__sender *w, struct once__load *load)
     (void)pthread_mutex_unlock(&d->lock);
 }
 
-/* Sends it behind what is with the target, or, with `back`, nothing of it. Many
- * rows that were claimed before the circuit opened are not sent either: one row
- * finds out whether the target is back. */
+/* Sends it behind what is with the target, or, with `back`, nothing of it. */
 static void begin(struct once__sender *w, struct once__load **with,
                   struct once__load *load, int back)
 {
     once_error err = {0, ""};
 
     load->batch = once__sender_batch(w, &load->list, load->claimed_ms);
-    load->batch.back = back || (w->open && load->list.n > 1);
+    load->batch.back = back;
     if (once__batch_begin(&w->wire, &load->batch, &err) == ONCE_OK &&
         load->batch.open > 0)
         append(with, load);

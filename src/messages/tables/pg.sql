@@ -171,14 +171,16 @@ CREATE INDEX IF NOT EXISTS outbox_dead ON "@schema@".outbox (route)
 
 -- What one claim of many rows has, from `at_ms` to `until_ms`: one row here, where
 -- a write to each of its rows would cost three times as much. Settled, it goes. Run
--- out, it becomes what a claim of single rows leaves: leases_end_1().
+-- out, it becomes what a claim of single rows leaves: leases_end_1(). It is gone so
+-- soon that it is not worth compressing.
 CREATE TABLE IF NOT EXISTS "@schema@".relay_lease (
     no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     route text COLLATE "C" NOT NULL,
     at_ms bigint NOT NULL,
     until_ms bigint NOT NULL,
     seqs bigint[] NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+    toast_tuple_target = 8160);
 
 -- Routes that have a relay, which was there at `seen_ms`. `idle`: it sleeps and
 -- needs a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
