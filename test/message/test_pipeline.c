@@ -127,9 +127,9 @@ static size_t gate_proofs(struct once__broker *b, uint32_t wait_ms,
         gate.allowed -= !gate.lost;
         gate.sent[i].state = PROVED;
         gate.open--;
-        out[n++] = (struct once__proof){
-            .tag = gate.sent[i].tag,
-            .end = gate.lost ? ONCE__END_SILENT : ONCE__END_TAKEN};
+        out[n++] = (struct once__proof){.tag = gate.sent[i].tag,
+                                        .end = gate.lost ? ONCE__END_SILENT
+                                                         : ONCE__END_TAKEN};
     }
     (void)pthread_mutex_unlock(&gate.lock);
     return n;
@@ -350,7 +350,8 @@ static void the_next_batch_is_claimed_while_one_is_sent(void)
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     allow(BATCH - 1);
-    EVENTUALLY(left(&d) == 2 * BATCH); /* the first one, while the second waits */
+    EVENTUALLY(left(&d) ==
+               2 * BATCH); /* the first one, while the second waits */
     allow(BATCH);
     EVENTUALLY(left(&d) == BATCH);
     allow(SIZE_MAX);
