@@ -39,6 +39,7 @@ static struct {
     } sent[SENT_MAX];
     size_t n, open;
     size_t allowed; /* so many proofs may be given */
+    size_t silent;  /* so many of them say that the outcome is unknown */
     int lost;       /* the connection is gone: what is open is silent */
     int away;       /* it cannot be reached */
     int two_of_a_key, twice;
@@ -115,6 +116,7 @@ static size_t gate_proofs(struct once__broker *b, uint32_t wait_ms,
 {
     uint64_t until = once__steady_ms() + wait_ms;
     size_t n = 0, i;
+    int silent;
 
     (void)b;
     (void)pthread_mutex_lock(&gate.lock);
@@ -124,12 +126,14 @@ static size_t gate_proofs(struct once__broker *b, uint32_t wait_ms,
     for (i = 0; i < gate.n && n < max && (gate.lost || gate.allowed > 0); i++) {
         if (gate.sent[i].state != OPEN)
             continue;
+        silent = gate.lost || gate.silent > 0;
         gate.allowed -= !gate.lost;
+        gate.silent -= gate.silent > 0;
         gate.sent[i].state = PROVED;
         gate.open--;
         out[n++] = (struct once__proof){.tag = gate.sent[i].tag,
-                                        .end = gate.lost ? ONCE__END_SILENT
-                                                         : ONCE__END_TAKEN};
+                                        .end = silent ? ONCE__END_SILENT
+                                                      : ONCE__END_TAKEN};
     }
     (void)pthread_mutex_unlock(&gate.lock);
     return n;
@@ -346,7 +350,7 @@ static void the_next_batch_is_claimed_while_one_is_sent(void)
 
     emit(&d, 3 * BATCH, NULL);
     EVENTUALLY(leased(&d) == 2 * BATCH);
-    T_EQ(sent(), 4 * BATCH);
+    EVENTUALLY(sent() == 4 * BATCH);
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     allow(BATCH - 1);
@@ -461,6 +465,31 @@ static void one_row_goes_first_when_both_were_lost(void)
     end(&d);
 }
 
+/* Nothing is known of the first batch, and the second has no proof yet. */
+static void a_target_in_trouble_gets_no_third_batch(void)
+{
+    struct db d = warm();
+
+    emit(&d, 4 * BATCH, NULL);
+    EVENTUALLY(leased(&d) == 2 * BATCH);
+    (void)pthread_mutex_lock(&gate.lock);
+    gate.silent = BATCH;
+    (void)pthread_mutex_unlock(&gate.lock);
+    allow(1);
+    EVENTUALLY(sent() == 5 * BATCH);
+    allow(BATCH - 1);
+    EVENTUALLY(leased(&d) == BATCH);
+    (void)usleep(300000);
+    T_EQ(sent(), 5 * BATCH);
+    T_EQ(leased(&d), BATCH);
+    allow(SIZE_MAX);
+    EVENTUALLY(left(&d) == 0);
+    relay_end();
+    T_EQ(gate.twice, BATCH);
+    gate.twice = 0;
+    end(&d);
+}
+
 #define RUN(test)                                                              \
     do {                                                                       \
         if (only == NULL || strcmp(only, #test) == 0)                          \
@@ -480,5 +509,6 @@ int main(int argc, char **argv)
     RUN(a_stop_ends_both_batches);
     RUN(a_target_that_goes_leaves_no_doubt_about_the_second_batch);
     RUN(one_row_goes_first_when_both_were_lost);
+    RUN(a_target_in_trouble_gets_no_third_batch);
     return t_done();
 }

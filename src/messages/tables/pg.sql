@@ -570,14 +570,19 @@ DECLARE
     v_id text;
     v_was bytea;
 BEGIN
-    PERFORM "@schema@".check_1('route', p_route);
-    IF p_key IS NOT NULL THEN
+    -- What check_1() and content_1() look for, as in inbox_claim().
+    IF p_route IS NULL OR octet_length(p_route) NOT BETWEEN 1 AND 255
+        OR p_route COLLATE "C" ~ '[^!-~]' THEN
+        PERFORM "@schema@".check_1('route', p_route);
+    END IF;
+    IF octet_length(p_key) NOT BETWEEN 1 AND 255
+        OR p_key COLLATE "C" ~ '[^!-~]' THEN
         PERFORM "@schema@".check_1('key', p_key);
     END IF;
-    IF p_id IS NOT NULL THEN
+    IF octet_length(p_id) NOT BETWEEN 1 AND 255
+        OR p_id COLLATE "C" ~ '[^!-~]' THEN
         PERFORM "@schema@".check_1('id', p_id);
     END IF;
-    -- What content_1() looks for, as in inbox_claim().
     IF p_body IS NULL OR octet_length(p_body) > 67108864 OR p_type IS NULL
         OR octet_length(p_type) > 255 OR p_type COLLATE "C" ~ '[^ -~]'
         OR p_headers IS NULL OR p_headers <> '' THEN
