@@ -9,8 +9,8 @@
  *      claim 3 ----------------> claimed 3 -------------> ...
  *
  * The clerk has the connection to the database, the carrier that to the target.
- * Two loads at most are with the carrier; the first of them is with the target, and
- * the second, which was claimed meanwhile, is sent right behind it. No key is in
+ * Two loads at most are with the carrier. The first is with the target; the second,
+ * claimed meanwhile, is sent when the first proof of that one is there. No key is in
  * both, since a claim leaves out the keys of all rows that are leased.
  *
  * What is claimed is settled, whatever happens: a load that may not be sent any
@@ -121,18 +121,26 @@ static struct once__load *take(struct once__desk *d, uint32_t wait_ms)
     return load;
 }
 
+/* A second load goes when the target has said something of the first: one that
+ * does not answer has one batch to be in doubt, and not two. */
+static int may_send(const struct once__sender *w, const struct once__load *with)
+{
+    return with == NULL ||
+           (!w->wire.lost && with->batch.open < with->batch.sent);
+}
+
 /* Sends what was claimed, and waits for proofs. */
 static void carry(struct once__sender *w, struct once__load **with)
 {
-    struct once__load *load = NULL, **at = with;
+    struct once__load *load, **at = with;
 
-    do {
-        if (w->wire.lost && w->wire.first != NULL)
-            break;
+    while (may_send(w, *with)) {
         load = take(&w->desk, *with == NULL ? CHECK_MS : 0);
         if (load != NULL)
             begin(w, with, load, 0);
-    } while (load != NULL && !w->wire.lost);
+        if (load == NULL || w->wire.lost)
+            break;
+    }
     if (w->wire.first != NULL)
         once__wire_collect(&w->wire);
     while (*at != NULL)
