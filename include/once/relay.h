@@ -60,7 +60,8 @@ typedef struct once_route {
     uint32_t no_hold;    /* 1: exec: the command recognises ONCE_ID [0] */
     uint32_t pass;       /* 1: a dead or indeterminate row does not keep the
                            * later rows of its key waiting [0] */
-    uint32_t workers;    /* threads [1; HTTP: 8] */
+    uint32_t workers;    /* each has a connection to the target and one to the
+                           * database [1; HTTP: 8] */
     uint32_t batch;      /* rows claimed at once [500; HTTP and exec: 1] */
     uint32_t attempts;   /* refusals that make a row dead [10] */
     uint32_t timeout_ms; /* for a connection, and for a proof [10000] */

@@ -107,6 +107,7 @@ static const struct once__broker_ops ops = {
 static struct once__outgoing rows[ROWS];
 static struct once__outgoing_list list;
 static struct once__batch batch;
+static struct once__wire wire;
 static int stop_after; /* so many sent; -1: never */
 
 static int stop(void *user)
@@ -134,19 +135,18 @@ static void begin(void)
     memset(&target, 0, sizeof(target));
     target.broker.ops = &ops;
     list = (struct once__outgoing_list){rows, 0, 1000000, 0, NULL};
-    batch = (struct once__batch){.broker = &target.broker,
-                                 .list = &list,
-                                 .timeout_ms = 100,
-                                 .until_ms = UINT64_MAX,
-                                 .stop = stop,
-                                 .tag = 1000};
+    wire = (struct once__wire){.broker = &target.broker, .tag = 1000};
+    batch = (struct once__batch){
+        .list = &list, .timeout_ms = 100, .until_ms = UINT64_MAX, .stop = stop};
     stop_after = -1;
 }
 
 static void run(void)
 {
-    T_EQ(once__relay_batch_run(&batch, NULL), ONCE_OK);
-    T_EQ(batch.open, 0);
+    T_EQ(once__batch_begin(&wire, &batch, NULL), ONCE_OK);
+    while (batch.open > 0)
+        once__wire_collect(&wire);
+    T_OK(wire.first == NULL);
 }
 
 #define SENT(i, text) T_STR(target.sent[i]->id, text)
@@ -171,7 +171,7 @@ static void rows_without_a_key_leave_all_at_once(void)
     END(2, TAKEN);
     T_EQ(batch.sent, 3);
     T_EQ(target.tags[2], 1002);
-    T_EQ(batch.tag, 1003);
+    T_EQ(wire.tag, 1003);
     T_EQ(target.sent[0]->attempt, 3);
 }
 
@@ -313,6 +313,109 @@ static void a_row_in_doubt_beyond_the_horizon_is_not_sent(void)
     END(2, TAKEN);
 }
 
+/* ---- Two batches at one target -------------------------------------------- */
+
+static struct once__outgoing_list second_list;
+static struct once__batch second;
+
+#define SECOND_END(i, what) T_EQ(second.items[i].end, ONCE__END_##what)
+
+/* The rows from number `n` on are another batch, of the same kind. */
+static void divide(size_t n)
+{
+    once__batch_clear(&second);
+    second_list = list;
+    second_list.rows += n;
+    second_list.n -= n;
+    list.n = n;
+    second = batch;
+    second.list = &second_list;
+}
+
+static void run_both(void)
+{
+    T_EQ(once__batch_begin(&wire, &batch, NULL), ONCE_OK);
+    T_EQ(once__batch_begin(&wire, &second, NULL), ONCE_OK);
+    while (wire.first != NULL)
+        once__wire_collect(&wire);
+    T_EQ(batch.open + second.open, 0);
+}
+
+static void each_of_two_batches_gets_its_own_proofs(void)
+{
+    begin();
+    row("taken/a1", "a");
+    row("refused/2", NULL);
+    row("taken/a2", "a");
+    row("refused/b1", "b");
+    row("taken/b2", "b");
+    row("taken/c1", "c");
+    row("taken/c2", "c");
+    divide(3);
+    run_both();
+    T_EQ(target.open_most, 4); /* the second did not wait */
+    T_EQ(target.n, 6);
+    END(0, TAKEN);
+    END(1, REFUSED);
+    END(2, TAKEN);
+    SECOND_END(0, REFUSED);
+    SECOND_END(1, UNSENT);
+    SECOND_END(2, TAKEN);
+    SECOND_END(3, TAKEN);
+    T_EQ(batch.sent, 3);
+    T_EQ(second.sent, 3);
+    T_EQ(wire.tag, 1007);
+}
+
+/* The first has not a proof in time: with the connection the rows of the second are
+ * given up that are open, and the others are not sent. */
+static void what_is_given_up_is_so_for_both_batches(void)
+{
+    begin();
+    row("never/1", NULL);
+    row("taken/b1", "b");
+    row("taken/b2", "b");
+    divide(1);
+    second.timeout_ms = 100000;
+    run_both();
+    T_EQ(target.abandoned, 1);
+    END(0, SILENT);
+    T_OK(second.items[0].end != ONCE__END_UNSENT);
+    T_EQ(second.sent, 1);
+    SECOND_END(1, UNSENT);
+}
+
+static void a_batch_begun_behind_a_lost_connection_is_not_sent(void)
+{
+    begin();
+    row("lost/1", NULL);
+    row("taken/2", NULL);
+    divide(1);
+    run_both();
+    T_EQ(target.n, 1);
+    END(0, SILENT);
+    SECOND_END(0, UNSENT);
+    once__batch_clear(&second);
+    T_EQ(once__batch_begin(&wire, &second, NULL),
+         ONCE_OK); /* once it is over */
+    T_EQ(target.n, 2);
+    while (wire.first != NULL)
+        once__wire_collect(&wire);
+    SECOND_END(0, TAKEN);
+}
+
+static void a_batch_that_goes_back_is_not_sent(void)
+{
+    begin();
+    row("taken/1", NULL);
+    row("taken/2", "k");
+    batch.back = 1;
+    run();
+    T_EQ(target.n, 0);
+    END(0, UNSENT);
+    END(1, UNSENT);
+}
+
 int main(void)
 {
     T_RUN(rows_without_a_key_leave_all_at_once);
@@ -326,6 +429,11 @@ int main(void)
     T_RUN(the_lease_is_looked_at_before_each_row_of_a_key);
     T_RUN(a_stop_lets_what_is_under_way_end);
     T_RUN(a_row_in_doubt_beyond_the_horizon_is_not_sent);
+    T_RUN(each_of_two_batches_gets_its_own_proofs);
+    T_RUN(what_is_given_up_is_so_for_both_batches);
+    T_RUN(a_batch_begun_behind_a_lost_connection_is_not_sent);
+    T_RUN(a_batch_that_goes_back_is_not_sent);
     once__batch_clear(&batch);
+    once__batch_clear(&second);
     return t_done();
 }

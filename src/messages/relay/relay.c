@@ -105,6 +105,7 @@ static int read_route(struct once__route *r, const once_route *given,
     /* One row a worker, but under hold no two of a key: they would be in doubt
      * together. */
     r->shares = r->ops->at_once && !r->hold && r->o.workers > 1;
+    r->ahead = !one && r->o.batch > 1;
     r->o.attempts = or_else(given->attempts, ATTEMPTS);
     r->o.timeout_ms = or_else(given->timeout_ms, TIMEOUT_MS);
     r->horizon_ms = is_http(given->url) && !r->hold ? HORIZON_MS : 0;

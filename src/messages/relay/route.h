@@ -3,13 +3,17 @@
  * route.h - what the threads of one relay share. A relay has
  *
  *    senders        a route's workers: each has a connection to the database
- *                   and one to the target, claims rows, sends and settles them
+ *                   and one to the target, claims rows, sends and settles them;
+ *                   where it sends many at a time it has a second thread
  *    a saga timer   one thread that moves on sagas whose deadline has passed,
  *                   or whose call ended in a relay that died
  *    a watch        one thread that ends questions the database never answers
  *
  *    relay.c        options, threads, stop
  *    route.c        a sender's rounds: claim, send, settle, again
+ *    pipeline.c     the same by two threads
+ *    target.c       a sender and its target
+ *    source.c       a sender and its database
  *    settle.c       what becomes of the rows that a sender has sent
  *    send_batch.c   what a sender sends at one time, and how each row ended
  *    claim.c        how senders of one row at a time share a claim
@@ -51,6 +55,7 @@ struct once__route {
     const struct once__broker_ops *ops;
     int hold;
     uint64_t horizon_ms;
+    int ahead;  /* many rows at a time: claimed while others are sent */
     int shares; /* its workers claim for each other, by `claims` */
     struct once__claims claims;
     struct once__series *series;

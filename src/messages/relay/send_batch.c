@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * send_batch.c - one batch: chains of rows by key, what is open, and its
- * proofs.
+ * send_batch.c - batches: chains of rows by key, what is open, and the proofs,
+ * which say by their tag whose they are.
  *
  * It refuses to send a row when less of its lease is left than the target may
  * need to answer, and as much again to write down how the batch has ended. Else
@@ -110,7 +110,8 @@ static void start(struct once__batch *b, size_t i)
     int rc;
 
     item->sent_ms = once__relay_ms();
-    if (b->lost || item->sent_ms + 2 * (uint64_t)b->timeout_ms > b->until_ms ||
+    if (b->wire->lost || b->back ||
+        item->sent_ms + 2 * (uint64_t)b->timeout_ms > b->until_ms ||
         b->stop(b->user) || is_beyond(b, &b->list->rows[i])) {
         end_unsent(b, i);
         return;
@@ -118,13 +119,14 @@ static void start(struct once__batch *b, size_t i)
     item->state = ONCE__ITEM_OPEN;
     b->order[b->sent++] = i;
     b->open++;
-    rc = b->broker->ops->send(b->broker, &item->m, b->tag + i, &err);
+    rc =
+        b->wire->broker->ops->send(b->wire->broker, &item->m, b->tag + i, &err);
     if (rc == ONCE_ENOMEM) { /* it was not begun, and no proof comes */
         b->sent--;
         b->open--;
         end_unsent(b, i);
     } else if (rc != ONCE_OK) {
-        b->lost = 1;
+        b->wire->lost = 1;
     }
 }
 
@@ -162,7 +164,7 @@ static void go_on(struct once__batch *b, size_t i)
         end_unsent(b, item->next);
 }
 
-/* The row that was sent first of those that are open. */
+/* The row of an open batch that was sent first of those that are open. */
 static const struct once__item *oldest(struct once__batch *b)
 {
     while (b->items[b->order[b->oldest]].state != ONCE__ITEM_OPEN)
@@ -183,55 +185,109 @@ static void end_silent(struct once__batch *b)
         }
 }
 
+/* The batch that this tag is of, and the row's number in it. NULL: one that was
+ * given up. */
+static struct once__batch *batch_of(const struct once__wire *w, uint64_t tag,
+                                    size_t *number)
+{
+    struct once__batch *b = w->first;
+
+    while (b != NULL && tag - b->tag >= b->list->n)
+        b = b->next;
+    if (b == NULL)
+        return NULL;
+    *number = (size_t)(tag - b->tag);
+    return b->items[*number].state == ONCE__ITEM_OPEN ? b : NULL;
+}
+
 /* Fetches what has come within `ms`. All proofs are copied first: the next one
  * that is sent overwrites them. */
-static size_t fetch(struct once__batch *b, uint32_t ms)
+static size_t fetch(struct once__wire *w, uint32_t ms)
 {
     struct once__proof proofs[PROOFS];
-    size_t ended[PROOFS], n_ended = 0, n, i;
+    struct once__batch *of[PROOFS];
+    size_t ended[PROOFS], n, i;
 
-    n = b->broker->ops->proofs(b->broker, ms, proofs, PROOFS);
+    n = w->broker->ops->proofs(w->broker, ms, proofs, PROOFS);
     for (i = 0; i < n; i++) {
-        uint64_t number = proofs[i].tag - b->tag;
-
-        if (number >= b->list->n || b->items[number].state != ONCE__ITEM_OPEN)
-            continue; /* of a batch that was given up */
-        end(b, (size_t)number, &proofs[i]);
-        ended[n_ended++] = (size_t)number;
+        of[i] = batch_of(w, proofs[i].tag, &ended[i]);
+        if (of[i] != NULL)
+            end(of[i], ended[i], &proofs[i]);
     }
-    for (i = 0; i < n_ended; i++)
-        go_on(b, ended[i]);
+    for (i = 0; i < n; i++)
+        if (of[i] != NULL)
+            go_on(of[i], ended[i]);
     return n;
 }
 
-static void collect(struct once__batch *b)
+/* The batch with the row whose time is over first, and when that is. */
+static const struct once__item *next_over(const struct once__wire *w,
+                                          uint64_t *until)
 {
-    const struct once__item *first = oldest(b);
-    uint64_t now = once__relay_ms(), until = first->sent_ms + b->timeout_ms;
-    int over = now >= until || b->abandoned;
-    size_t n = fetch(b, over ? 0 : (uint32_t)(until - now));
+    const struct once__item *first = NULL;
+    struct once__batch *b;
+
+    for (b = w->first; b != NULL; b = b->next) {
+        const struct once__item *item = oldest(b);
+
+        if (first == NULL || item->sent_ms + b->timeout_ms < *until) {
+            first = item;
+            *until = item->sent_ms + b->timeout_ms;
+        }
+    }
+    return first;
+}
+
+static void collect(struct once__wire *w)
+{
+    uint64_t now = once__relay_ms(), until = 0;
+    const struct once__item *first = next_over(w, &until);
+    int over = now >= until || w->abandoned;
+    size_t n = fetch(w, over ? 0 : (uint32_t)(until - now));
+    struct once__batch *b;
 
     if (!over || first->state != ONCE__ITEM_OPEN)
         return;
-    if (b->abandoned && n == 0)
-        end_silent(b);
-    if (!b->abandoned)
-        b->broker->ops->abandon(b->broker);
-    b->lost = b->abandoned = 1;
+    if (!w->abandoned)
+        w->broker->ops->abandon(w->broker);
+    else if (n == 0)
+        for (b = w->first; b != NULL; b = b->next)
+            end_silent(b);
+    w->lost = w->abandoned = 1;
 }
 
-int once__relay_batch_run(struct once__batch *b, once_error *err)
+void once__wire_collect(struct once__wire *w)
 {
+    struct once__batch **at = &w->first;
+
+    collect(w);
+    while (*at != NULL)
+        if ((*at)->open == 0)
+            *at = (*at)->next;
+        else
+            at = &(*at)->next;
+}
+
+int once__batch_begin(struct once__wire *w, struct once__batch *b,
+                      once_error *err)
+{
+    struct once__batch **last = &w->first;
     size_t i;
 
     if (!make_items(b))
         return once__fail(err, ONCE_ENOMEM, "out of memory");
+    if (w->first == NULL)
+        w->lost = w->abandoned = 0;
+    b->wire = w;
+    b->tag = w->tag;
+    w->tag += b->list->n;
     for (i = 0; i < b->list->n; i++)
         if (!b->items[i].follows)
             start(b, i);
-    while (b->open > 0)
-        collect(b);
-    b->tag += b->list->n;
+    while (*last != NULL)
+        last = &(*last)->next;
+    if (b->open > 0)
+        *last = b;
     return ONCE_OK;
 }
 

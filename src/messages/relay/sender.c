@@ -50,3 +50,24 @@ void once__sender_failed(struct once__sender *w, enum once__said kind,
     once__base_rollback(w->base);
     once__sender_say(w, kind, "%s: %s", what, err->text);
 }
+
+static int is_stopped(void *user)
+{
+    const struct once__relay *r = user;
+
+    return atomic_load(&r->stop);
+}
+
+struct once__batch once__sender_batch(struct once__sender *w,
+                                      const struct once__outgoing_list *list,
+                                      uint64_t claimed_ms)
+{
+    return (struct once__batch){
+        .list = list,
+        .timeout_ms = w->route->o.timeout_ms,
+        .until_ms = claimed_ms + w->r->lease_ms,
+        .horizon_ms = w->route->horizon_ms,
+        .stop = is_stopped,
+        .user = w->r,
+    };
+}

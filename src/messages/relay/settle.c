@@ -89,7 +89,6 @@ static int settle_until(struct once__sender *w, struct once__settlement *rows,
                         size_t n, uint64_t lease_end_ms, int *repeated)
 {
     const struct timespec tenth = {0, 100000000};
-    uint64_t stopped_ms = 0;
     once_error err = {0, ""};
     int rc;
 
@@ -105,14 +104,14 @@ static int settle_until(struct once__sender *w, struct once__settlement *rows,
         }
         *repeated = 1;
         once__sender_failed(w, ONCE__SAID_SETTLE, "settling", &err);
-        if (stopped_ms == 0 && atomic_load(&w->r->stop))
-            stopped_ms = now;
-        if (stopped_ms != 0 && now - stopped_ms >= w->route->o.timeout_ms)
+        if (w->stopped_ms == 0 && atomic_load(&w->r->stop))
+            w->stopped_ms = now;
+        if (w->stopped_ms != 0 && now - w->stopped_ms >= w->route->o.timeout_ms)
             return 0;
         if (rc != ONCE_EABORTED && rc != ONCE_EAWAY &&
             now >= lease_end_ms + w->r->lease_ms)
             return 0;
-        if (stopped_ms == 0)
+        if (w->stopped_ms == 0)
             once__sender_pause(w, w->base_failures, ONCE__SENDER_BASE_MS);
         else
             (void)nanosleep(&tenth, NULL);

@@ -21,12 +21,10 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
 {
     struct once__either q;
 
-    once__either(
-        &q, tx, "outbox_claim",
-        "SELECT " ONCE__OUTGOING "body,reply," ONCE__PG_NOW ",lease FROM("
-        "SELECT (c.o).*,c.lease FROM @.outbox_claim_1($1,$2,$3,$4,$5,$6)"
-        " AS c) AS o",
-        NULL, err);
+    once__either(&q, tx, "outbox_claim",
+                 "SELECT " ONCE__OUTGOING "body,reply,now_ms,lease"
+                 " FROM @.outbox_claim_1($1,$2,$3,$4,$5,$6)",
+                 NULL, err);
     once__either_with(&q, ONCE__TEXT(ask->route), ONCE__NUMBER(ask->n),
                       ONCE__NUMBER(ask->lease_ms), ONCE__NUMBER(ask->hold != 0),
                       ONCE__NUMBER(ask->pass != 0),

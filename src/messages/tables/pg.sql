@@ -171,14 +171,16 @@ CREATE INDEX IF NOT EXISTS outbox_dead ON "@schema@".outbox (route)
 
 -- What one claim of many rows has, from `at_ms` to `until_ms`: one row here, where
 -- a write to each of its rows would cost three times as much. Settled, it goes. Run
--- out, it becomes what a claim of single rows leaves: leases_end_1().
+-- out, it becomes what a claim of single rows leaves: leases_end_1(). It is gone so
+-- soon that it is not worth compressing.
 CREATE TABLE IF NOT EXISTS "@schema@".relay_lease (
     no bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     route text COLLATE "C" NOT NULL,
     at_ms bigint NOT NULL,
     until_ms bigint NOT NULL,
     seqs bigint[] NOT NULL
-) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000,
+    toast_tuple_target = 8160);
 
 -- Routes that have a relay, which was there at `seen_ms`. `idle`: it sleeps and
 -- needs a NOTIFY, until `until_ms` at the latest: it may have died in its sleep.
@@ -568,14 +570,19 @@ DECLARE
     v_id text;
     v_was bytea;
 BEGIN
-    PERFORM "@schema@".check_1('route', p_route);
-    IF p_key IS NOT NULL THEN
+    -- What check_1() and content_1() look for, as in inbox_claim().
+    IF p_route IS NULL OR octet_length(p_route) NOT BETWEEN 1 AND 255
+        OR p_route COLLATE "C" ~ '[^!-~]' THEN
+        PERFORM "@schema@".check_1('route', p_route);
+    END IF;
+    IF octet_length(p_key) NOT BETWEEN 1 AND 255
+        OR p_key COLLATE "C" ~ '[^!-~]' THEN
         PERFORM "@schema@".check_1('key', p_key);
     END IF;
-    IF p_id IS NOT NULL THEN
+    IF octet_length(p_id) NOT BETWEEN 1 AND 255
+        OR p_id COLLATE "C" ~ '[^!-~]' THEN
         PERFORM "@schema@".check_1('id', p_id);
     END IF;
-    -- What content_1() looks for, as in inbox_claim().
     IF p_body IS NULL OR octet_length(p_body) > 67108864 OR p_type IS NULL
         OR octet_length(p_type) > 255 OR p_type COLLATE "C" ~ '[^ -~]'
         OR p_headers IS NULL OR p_headers <> '' THEN
@@ -1291,9 +1298,13 @@ $f$;
 --
 -- One claimer of a route at a time; settling and deciding wait for it and make it
 -- wait, so that the rows that it looks at do not change meanwhile.
-CREATE OR REPLACE FUNCTION "@schema@".outbox_claim_1(p_route text, p_n integer,
+CREATE OR REPLACE FUNCTION "@schema@".outbox_claim_1(p_route text, p_n bigint,
     p_lease_ms bigint, p_hold boolean, p_pass boolean, p_each boolean)
-RETURNS TABLE (lease bigint, o "@schema@".outbox)
+RETURNS TABLE (seq bigint, attempts integer, doubt integer, refused integer,
+    doubt_ms bigint, phase smallint, status integer, lease_ms bigint,
+    at_ms bigint, due_ms bigint, saga text, error text, route text, id text,
+    key text, type text, headers text, kept boolean, body bytea, reply bytea,
+    now_ms bigint, lease bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
 AS $f$
@@ -1301,7 +1312,6 @@ AS $f$
 DECLARE
     v_now bigint;
     v_lease bigint := 0;
-    v_over boolean := false;
     v_plain boolean := false;
     v_quick boolean := false;
     v_look bigint := 10 * p_n;
@@ -1314,6 +1324,7 @@ DECLARE
     v_stop jsonb;
     v_busy jsonb := '{}';
     v_more jsonb;
+    v_leased bigint[];
     v_late bigint[];
     v_held bigint[];
     v_seqs bigint[];
@@ -1329,6 +1340,9 @@ BEGIN
     PERFORM "@schema@".lock_1(hashtext(p_route), true);
     v_now := extract(epoch FROM clock_timestamp()) * 1000;
     PERFORM "@schema@".leases_end_1(p_route, v_now);
+    -- No claim makes a lease meanwhile. A settlement may end one, with its rows.
+    v_leased := ARRAY(SELECT unnest(l.seqs) FROM "@schema@".relay_lease l
+        WHERE l.route = p_route);
     UPDATE "@schema@".outbox o SET phase = 0
         WHERE o.seq = ANY (ARRAY(SELECT d.seq FROM "@schema@".outbox d
             WHERE d.route = p_route AND d.phase = 1 AND d.due_ms <= v_now
@@ -1343,12 +1357,10 @@ BEGIN
                 FROM "@schema@".outbox o
                 WHERE o.phase = 0 AND (o.route, o.seq) > (p_route, 0)
                     AND (o.route, o.seq) <= (p_route, v_end)
-                    AND o.seq NOT IN (SELECT l.seq
-                        FROM "@schema@".leases_1(p_route, v_now) AS l)
+                    AND o.seq NOT IN (SELECT unnest(v_leased))
                 ORDER BY o.route, o.seq LIMIT p_n) AS x;
         v_quick := NOT v_plain;
-        v_look := p_n + (SELECT count(*)
-            FROM "@schema@".leases_1(p_route, v_now));
+        v_look := p_n + cardinality(v_leased);
     END IF;
     -- Keys that have stopped, and where. As one value and not as a table to join:
     -- so the oldest rows are read in order, whatever the planner expects.
@@ -1387,9 +1399,8 @@ BEGIN
         -- planner would read the primary key, past all that is done.
         WITH w AS MATERIALIZED (
             SELECT o.seq, o.key, octet_length(o.body) AS size,
-                o.lease_ms - v_now BETWEEN 1 AND 3600000 OR o.seq IN (
-                    SELECT l.seq FROM "@schema@".leases_1(p_route, v_now) AS l)
-                    AS leased,
+                o.lease_ms - v_now BETWEEN 1 AND 3600000
+                    OR o.seq IN (SELECT unnest(v_leased)) AS leased,
                 p_hold AND o.lease_ms > 0
                     AND o.lease_ms - v_now NOT BETWEEN 1 AND 3600000 AS late
             FROM "@schema@".outbox o
@@ -1466,23 +1477,23 @@ BEGIN
             SET attempts = o.attempts + 1, doubt = o.doubt + 1,
                 lease_ms = v_now + p_lease_ms,
                 doubt_ms = CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END
-            WHERE o.seq = ANY (v_seqs) RETURNING v_lease, o;
+            WHERE o.seq = ANY (v_seqs)
+            RETURNING o.seq, o.attempts, o.doubt, o.refused, o.doubt_ms, o.phase,
+                o.status, o.lease_ms, o.at_ms, o.due_ms, o.saga, o.error,
+                o.route, o.id, o.key, o.type, o.headers, o.kept, o.body,
+                o.reply, v_now, v_lease;
         RETURN;
     END IF;
     INSERT INTO "@schema@".relay_lease (route, at_ms, until_ms, seqs)
         VALUES (p_route, v_now, v_now + p_lease_ms, v_seqs)
         RETURNING relay_lease.no INTO v_lease;
-    FOR o IN SELECT x.* FROM "@schema@".outbox x WHERE x.seq = ANY (v_seqs)
-        ORDER BY x.seq
-    LOOP
-        v_over := v_over OR o.lease_ms > 0;
-        lease := v_lease;
-        o.attempts := o.attempts + 1;
-        o.doubt_ms := CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END;
-        o.doubt := o.doubt + 1;
-        RETURN NEXT;
-    END LOOP;
-    IF v_over THEN -- an earlier claim of theirs ran out, and is over now
+    RETURN QUERY SELECT o.seq, o.attempts + 1, o.doubt + 1, o.refused,
+            CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END, o.phase,
+            o.status, o.lease_ms, o.at_ms, o.due_ms, o.saga, o.error, o.route,
+            o.id, o.key, o.type, o.headers, o.kept, o.body, o.reply, v_now,
+            v_lease
+        FROM "@schema@".outbox o WHERE o.seq = ANY (v_seqs);
+    IF NOT v_plain THEN -- an earlier claim of theirs may have run out: it is over
         UPDATE "@schema@".outbox o SET lease_ms = 0
             WHERE o.seq = ANY (v_seqs) AND o.lease_ms > 0;
     END IF;
@@ -2215,6 +2226,7 @@ BEGIN
             'barrier_enter(text,text,text)', 'begin(text,text,bytea)',
             'saga_start(text,json,text,timestamptz)', 'outbox_stats_1()',
             'outbox_claim_1(text,integer,bigint,boolean,boolean)',
+            'outbox_claim_1(text,integer,bigint,boolean,boolean,boolean)',
             'outbox_settle_1(bigint[],integer[],integer[],bigint[],integer[],'
             'integer[],integer[],bytea[],text[])'])
             AS t (name)
