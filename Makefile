@@ -44,6 +44,7 @@ help:
 	@echo 'make kills-serve  services and their servers, killed; KILLS=1000'
 	@echo 'make languages  the scenarios for Express, Go, Java and Lua, too'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
+	@echo 'make nginx-versions  the gateway on other versions; SOURCES=DIR, SMOKE=yes'
 	@echo 'make drivers    messages by each driver of the databases: Java, Go, node'
 	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
 	@echo 'make style      facts of the house style (make format repairs)'
@@ -202,6 +203,13 @@ languages: packages all
 		GOPROXY=off go test ./...
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) -m pytest -q test/serve \
 		test/examples/test_languages.py
+
+# Each folder of SOURCES is an nginx, an OpenResty or an Angie, not yet built.
+.PHONY: nginx-versions
+nginx-versions: library
+	@PYTHON=$(PYTHON) test/reach/versions $(BUILD) \
+		'$(or $(SOURCES),$(error SOURCES=DIR: a folder of source trees))' \
+		$(if $(SMOKE),--smoke)
 
 SEEDS ?= 200000
 

@@ -19,6 +19,7 @@ asks again until the answer is there (`eventually`).
 Environment:
   ONCE_MODULE     the module, default build/ngx_http_once_module.so
   ONCE_NGINX_BIN  the nginx, default nginx. (Not NGINX: nginx parses that name.)
+  ONCE_NGINX_MODULES  the folder of its dynamic modules, default Debian's
   ONCE_PLAIN      1: leave the module and its directives out. The suite must
                   then fail nearly everywhere; it proves that tests can fail.
   ONCE_TARGET     nginx (the default), or guarded: a server whose handlers are
@@ -64,6 +65,7 @@ from marks import MARK  # noqa: E402,F401
 MODULE = os.path.abspath(
     os.environ.get("ONCE_MODULE", ROOT / "build/ngx_http_once_module.so"))
 NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
+NGINX_MODULES = os.environ.get("ONCE_NGINX_MODULES", "/usr/lib/nginx/modules")
 PLAIN = os.environ.get("ONCE_PLAIN") == "1"
 TARGET = os.environ.get("ONCE_TARGET", "nginx")
 LEVEL = os.environ.get("ONCE_LOG_LEVEL", "info")

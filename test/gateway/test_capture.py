@@ -12,9 +12,9 @@ import pytest
 
 from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
                       fastcgi, record)
-from gateway import (MARK, Answer, Client, Drop, Hold, Locked, Raw, Reset,
-                     Silent, curl_h2, debugging, eventually, guarded, is_new,
-                     is_problem, is_replay)
+from gateway import (MARK, NGINX_MODULES, Answer, Client, Drop, Hold, Locked,
+                     Raw, Reset, Silent, curl_h2, debugging, eventually,
+                     guarded, is_new, is_problem, is_replay)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
 
@@ -473,7 +473,7 @@ def test_a_request_behind_a_held_one_is_served(make, timeout):
 
 # ---- Filters that want another response ----------------------------------
 
-MODULES = "/usr/lib/nginx/modules/ngx_http_%s_filter_module.so"
+MODULES = NGINX_MODULES + "/ngx_http_%s_filter_module.so"
 
 # A GIF of one pixel.
 GIF = bytes.fromhex("47494638396101000100800000000000ffffff21f90401000000"
