@@ -35,6 +35,7 @@ Environment:
 
 import collections
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -551,13 +552,25 @@ http {
     %(http)s
     server {
         listen 127.0.0.1:%(port)d %(listen)s;
-        listen 127.0.0.1:%(h2)d http2 %(listen)s;
+        listen 127.0.0.1:%(h2)d %(h2_listen)s %(listen)s;
+        %(h2_on)s
         server_name _;
         location /open/ { proxy_pass http://origin; }
         %(server)s
     }
 }
 """
+
+
+@functools.lru_cache(maxsize=1)
+def nginx_version():
+    """As numbers; of Angie that of the nginx which it is made of."""
+    if NGINX is None:
+        return (0, 0, 0)
+    out = subprocess.run([NGINX, "-V"], capture_output=True, check=True,
+                         timeout=PATIENCE, text=True)
+    found = re.search(r"(?:nginx|openresty)/(\d+)\.(\d+)\.(\d+)", out.stderr)
+    return tuple(map(int, found.groups()))
 
 
 def debugging():
@@ -608,8 +621,11 @@ class Gateway:
 
     def render(self):
         listen = "reuseport" if self.workers > 1 else ""
+        # A directive of its own since then, and a warning without it.
+        new = nginx_version() >= (1, 25, 1)
         text = CONF % dict(
-            self.texts, load="load_module %s;" % MODULE, workers=self.workers,
+            self.texts, h2_listen="" if new else "http2",
+            h2_on="http2 on;" if new else "", load="load_module %s;" % MODULE, workers=self.workers,
             origin=self.origin, port=self.port, h2=self.h2, listen=listen,
             level=self.level)
         if PLAIN:
