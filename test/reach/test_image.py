@@ -9,35 +9,27 @@ write, a volume of another user, a journal that two containers mount, a sidecar
 that is killed while its service works.
 """
 
-import contextlib
 import hashlib
 import json
 import os
 import pathlib
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import threading
-import time
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
-IMAGES = BUILD / "image"
-UID = 101
-PATIENCE_S = 30
-MOST = {"once-nginx": 60e6, "once": 60e6}  # bytes, compressed
+from images import (BUILD, IMAGES, ONCE, PATIENCE_S, ROOT, UID, entering,
+                    inside, listens, until)
 
 sys.path.insert(0, str(ROOT / "middleware" / "python"))
-sys.path.insert(0, str(ROOT / "test" / "lib"))
 
 # pylint: disable=wrong-import-position
 import once as middleware  # noqa: E402
+
+MOST = {"once-nginx": 60e6, "once": 60e6}  # bytes, compressed
 
 SITE = """
 server {
@@ -52,121 +44,6 @@ server {
 """
 
 
-def until(look, what):
-    end = time.monotonic() + PATIENCE_S
-    while not look():
-        assert time.monotonic() < end, "waited in vain: " + what
-        time.sleep(0.05)
-
-
-def listens(port):
-    with contextlib.suppress(OSError):
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        return True
-    return False
-
-
-class Image:
-    """An image, its documents and its root."""
-
-    def __init__(self, name, folder):
-        self.said = ""
-        layout = folder / (name + ".layout")
-        with tarfile.open(IMAGES / (name + ".tar")) as tar:
-            tar.extractall(layout)
-        self.blobs = layout / "blobs" / "sha256"
-        index = json.loads((layout / "index.json").read_text("utf-8"))
-        self.digest = index["manifests"][0]["digest"]
-        self.manifest = self.read(self.digest)
-        self.layer = self.manifest["layers"][0]
-        self.config = self.read(self.manifest["config"]["digest"])["config"]
-        subprocess.run(["umoci", "unpack", "--image", str(layout) + ":latest",
-                        str(folder / name)], check=True)
-        (folder / name).chmod(0o755)
-        self.root = folder / name / "rootfs"
-
-    def read(self, digest):
-        return json.loads(
-            (self.blobs / digest.removeprefix("sha256:")).read_text("utf-8"))
-
-    def command(self, volume, *words, uid=UID, tmp=True, shm=None, binds=(),
-                entry=None):
-        """What an engine would execute; uid 0 is who overrides the user."""
-        line = ["bwrap", "--ro-bind", str(self.root), "/", "--proc", "/proc",
-                "--dev", "/dev", "--unshare-user", "--unshare-pid",
-                "--unshare-ipc", "--unshare-uts", "--uid", str(uid), "--gid",
-                str(uid), "--cap-drop", "ALL", "--die-with-parent",
-                "--clearenv"]
-        line += ["--bind", str(shm), "/dev/shm"] if shm else \
-            ["--tmpfs", "/dev/shm"]
-        if tmp:
-            line += ["--tmpfs", "/tmp"]
-        if volume:
-            line += ["--bind", str(volume), "/var/lib/once"]
-        for here, there in binds:
-            line += ["--bind", str(here), there]
-        for pair in self.config["Env"]:
-            line += ["--setenv", *pair.split("=", 1)]
-        return ["setpriv", "--reuid", str(UID), "--regid", str(UID),
-                "--clear-groups", *line, *(entry or self.config["Entrypoint"]),
-                *words]
-
-    def run(self, volume, *words, **more):
-        done = subprocess.run(self.command(volume, *words, **more), text=True,
-                              stdout=subprocess.PIPE, timeout=60, check=False,
-                              stderr=subprocess.STDOUT,
-                              stdin=subprocess.DEVNULL)
-        return done.returncode, done.stdout
-
-    @contextlib.contextmanager
-    def start(self, volume, *words, **more):
-        """Runs until the block ends. Its output is the user's, as an engine
-        has it: nginx opens /dev/stdout."""
-        with tempfile.TemporaryFile() as out:
-            os.fchown(out.fileno(), UID, UID)
-            with subprocess.Popen(self.command(volume, *words, **more),
-                                  stdin=subprocess.DEVNULL, stdout=out,
-                                  stderr=out) as process:
-                try:
-                    yield process
-                finally:
-                    process.kill()
-                    process.wait(60)
-                    out.seek(0)
-                    self.said = out.read().decode()
-                    print(self.said)
-
-
-@pytest.fixture(scope="session")
-def folder():
-    """User 101 must come through it."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="once-image-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture(scope="session")
-def gateway(folder):
-    return Image("once-nginx", folder)
-
-
-@pytest.fixture(scope="session")
-def program(folder):
-    return Image("once", folder)
-
-
-@pytest.fixture
-def volume(folder):
-    """A new volume, with what engines copy into it: the folders' owner."""
-    path = pathlib.Path(tempfile.mkdtemp(dir=folder))
-    for part in (path, path / "default", path / "witness"):
-        part.mkdir(exist_ok=True)
-        os.chown(part, UID, UID)
-        part.chmod(0o700)
-    return path
-
-
 @pytest.fixture
 def conf(folder):
     path = pathlib.Path(tempfile.mkdtemp(dir=folder))
@@ -175,14 +52,11 @@ def conf(folder):
     return [(path, "/etc/nginx/conf.d")]
 
 
-ONCE = ["/usr/bin/once"]
-
-
 # ---- What it is ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MOST)
-def test_it_is_small_and_names_a_user(name, folder, request):
+def test_it_is_small_and_names_a_user(name, request):
     image = request.getfixturevalue(
         "gateway" if name == "once-nginx" else "program")
     assert image.layer["size"] < MOST[name]
@@ -198,7 +72,6 @@ def test_it_is_small_and_names_a_user(name, folder, request):
         assert path.is_symlink() or not st.st_mode & 0o6002 or \
             path == image.root / "tmp", path
         assert st.st_uid in (0, UID)
-    del folder
 
 
 @pytest.mark.parametrize("name", MOST)
@@ -253,36 +126,10 @@ def test_the_five_things(gateway, volume, conf):
              "127.0.0.1:8080", "--service", "3000", "--store", "default",
              "--", *entering(pid), "/usr/bin/once"], check=True)
         # Its own stop signal, and it ends well.
-        os.kill(pid, getattr(signal, gateway.config["StopSignal"]))
+        gateway.stop(pid)
         assert container.wait(60) == 0
     assert '"once_status":"replayed"' in gateway.said
     assert "[emerg]" not in gateway.said and "[alert]" not in gateway.said
-
-
-def inside(container):
-    """The process that bubblewrap has started."""
-    children = []
-
-    def look():
-        nonlocal children
-        pid = container.pid
-        children = []
-        while True:
-            path = "/proc/%d/task/%d/children" % (pid, pid)
-            found = pathlib.Path(path).read_text("ascii").split()
-            if not found or len(children) == 2:
-                return len(children) == 2
-            pid = int(found[0])
-            children.append(pid)
-
-    until(look, "the container has a process")
-    return children[-1]
-
-
-def entering(pid):
-    """What `podman exec` does: the same namespaces, the same user."""
-    return ["nsenter", "--target", str(pid), "--user", "--mount", "--pid",
-            "--ipc", "--setuid", str(UID), "--setgid", str(UID), "--"]
 
 
 def test_the_program_answers(program, volume):
