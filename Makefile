@@ -300,7 +300,7 @@ deb: packages
 .PHONY: deb-test
 deb-test: SET = systems
 deb-test: packages
-	@DIST=$(DIST) test/packages/run $(BUILD)/deb$(DIST:%=-%) smoke serve
+	@DIST=$(DIST) test/packages/run $(BUILD)/deb$(DIST:%=-%) smoke serve http3
 
 .PHONY: image
 image: SET = image

@@ -38,7 +38,7 @@ class Image:
     """An image, its documents and its root."""
 
     def __init__(self, name, folder):
-        self.said = ""
+        self.name, self.said = name, ""
         layout = folder / (name + ".layout")
         with tarfile.open(IMAGES / (name + ".tar")) as tar:
             tar.extractall(layout)
@@ -48,8 +48,8 @@ class Image:
         self.manifest = self.read(self.digest)
         self.layer = self.manifest["layers"][0]
         self.config = self.read(self.manifest["config"]["digest"])["config"]
-        subprocess.run(["umoci", "unpack", "--image", str(layout) + ":latest",
-                        str(folder / name)], check=True)
+        subprocess.run(["umoci", "unpack", "--image", "%s:%s:latest" % (
+            layout, name), str(folder / name)], check=True)
         (folder / name).chmod(0o755)
         self.root = folder / name / "rootfs"
 

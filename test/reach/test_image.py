@@ -9,10 +9,13 @@ write, a volume of another user, a journal that two containers mount, a sidecar
 that is killed while its service works.
 """
 
+import argparse
 import hashlib
 import json
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -130,6 +133,42 @@ def test_the_five_things(gateway, volume, conf):
         assert container.wait(60) == 0
     assert '"once_status":"replayed"' in gateway.said
     assert "[emerg]" not in gateway.said and "[alert]" not in gateway.said
+
+
+def podman(words):
+    """A line of the page, as podman reads it."""
+    parser = argparse.ArgumentParser()
+    for name in ("--rm", "-d", "--read-only"):
+        parser.add_argument(name, action="store_true")
+    for name in ("-v", "-p", "--tmpfs"):
+        parser.add_argument(name, action="append", default=[])
+    for name in ("--name", "--entrypoint", "--cap-drop", "--stop-timeout"):
+        parser.add_argument(name)
+    parser.add_argument("image")
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    return parser.parse_args(words)
+
+
+def test_the_lines_of_the_page(gateway, volume, conf):
+    """docs/reach.md, read as podman would."""
+    page = (ROOT / "docs/reach.md").read_text("utf-8")
+    lines = [shlex.split(line) for line in
+             re.findall(r"(?m)^    \$ podman (.*)$", page)]
+    assert [line[0] for line in lines] == ["load", "run", "run", "exec"]
+    assert lines[0][2] == "build/image/once-nginx.tar"
+    init, run = podman(lines[1][1:]), podman(lines[2][1:])
+    assert init.v == run.v[:1] == ["once:/var/lib/once"]
+    assert run.v[1:] == ["$PWD/conf.d:/etc/nginx/conf.d:ro"]
+    assert init.image == run.image == gateway.name
+    status, said = gateway.run(volume, *init.words,
+                               entry=["/usr/bin/" + init.entrypoint])
+    assert status == 0, said
+    assert run.read_only and run.cap_drop == "all" and run.tmpfs == ["/tmp"]
+    with gateway.start(volume, *run.words, binds=conf) as container:
+        port = int(run.p[0].rpartition(":")[2])
+        until(lambda: listens(port), "the published port listens")
+        assert lines[3][1] == run.name
+        subprocess.run(entering(inside(container)) + lines[3][2:], check=True)
 
 
 def test_the_program_answers(program, volume):
