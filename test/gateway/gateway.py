@@ -548,7 +548,7 @@ http {
     default_type text/plain;
     keepalive_requests 100000;
     lingering_close off;
-    upstream origin { server 127.0.0.1:%(origin)d max_fails=0; }
+    upstream origin { server 127.0.0.1:%(origin)d max_fails=0; %(alone)s }
     %(http)s
     server {
         listen 127.0.0.1:%(port)d %(listen)s;
@@ -625,7 +625,10 @@ class Gateway:
         new = nginx_version() >= (1, 25, 1)
         text = CONF % dict(
             self.texts, h2_listen="" if new else "http2",
-            h2_on="http2 on;" if new else "", load="load_module %s;" % MODULE, workers=self.workers,
+            h2_on="http2 on;" if new else "",
+            # Later versions keep connections where nothing else is said, and
+            # a script of the upstream ends with its connection.
+            alone="keepalive 0;" if nginx_version() >= (1, 29, 7) else "", load="load_module %s;" % MODULE, workers=self.workers,
             origin=self.origin, port=self.port, h2=self.h2, listen=listen,
             level=self.level)
         if PLAIN:
