@@ -44,6 +44,7 @@ help:
 	@echo 'make kills-serve  services and their servers, killed; KILLS=1000'
 	@echo 'make languages  the scenarios for Express, Go, Java and Lua, too'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
+	@echo 'make nginx-versions  the gateway on other versions; SOURCES=DIR, SMOKE=yes'
 	@echo 'make drivers    messages by each driver of the databases: Java, Go, node'
 	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
 	@echo 'make style      facts of the house style (make format repairs)'
@@ -51,13 +52,17 @@ help:
 	@echo 'make compilers  gcc and clang, warnings are errors'
 	@echo 'make install    libraries, program, module (DESTDIR, PREFIX)'
 	@echo 'make deb        Debian packages, in $(BUILD)/deb'
+	@echo 'make deb DIST=trixie  in a fresh Debian of that name, in $(BUILD)/deb-trixie'
+	@echo 'make image      OCI images of gateway and program, in $(BUILD)/image'
+	@echo 'make image-test  runs these images, and builds them once more (root)'
+	@echo 'make site       these pages as a site, in $(BUILD)/site'
 	@echo 'make clean      removes $(BUILD)/'
 	@echo
 	@echo 'Missing Debian packages are installed (tools/packages);'
 	@echo 'PACKAGES=no keeps them as they are.'
 
 # What building needs is less than what testing needs.
-BUILDS = all clean deb docs help install library packages prefix run
+BUILDS = all clean deb deb-test docs help install library packages prefix run
 SET ?= $(if $(filter-out $(BUILDS),$(MAKECMDGOALS)),test,run)
 
 .PHONY: packages
@@ -203,6 +208,13 @@ languages: packages all
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) -m pytest -q test/serve \
 		test/examples/test_languages.py
 
+# Each folder of SOURCES is an nginx, an OpenResty or an Angie, not yet built.
+.PHONY: nginx-versions
+nginx-versions: library
+	@PYTHON=$(PYTHON) test/reach/versions $(BUILD) \
+		'$(or $(SOURCES),$(error SOURCES=DIR: a folder of source trees))' \
+		$(if $(SMOKE),--smoke)
+
 SEEDS ?= 200000
 
 .PHONY: sim
@@ -278,10 +290,33 @@ prefix: packages $(BUILD)/build.ninja
 install: prefix all
 	@DESTDIR=$(if $(DESTDIR),"$$(realpath -ms '$(DESTDIR)')") $(MESON) install -C $(BUILD) --no-rebuild
 
+# With DIST, in a Debian that mmdebstrap makes: bookworm or trixie.
+DIST ?=
 .PHONY: deb
-deb: SET = deb
+deb: SET = $(if $(DIST),systems,deb)
 deb: packages
-	@tools/deb $(BUILD)/deb
+	@tools/deb $(BUILD)/deb$(DIST:%=-%) $(DIST)
+
+.PHONY: deb-test
+deb-test: SET = systems
+deb-test: packages
+	@DIST=$(DIST) test/packages/run $(BUILD)/deb$(DIST:%=-%) smoke serve http3
+
+.PHONY: image
+image: SET = image
+image: packages
+	@tools/deb $(BUILD)/deb-trixie trixie >/dev/null
+	@tools/image $(BUILD)/deb-trixie $(BUILD)/image
+
+.PHONY: image-test
+image-test: SET = image
+image-test: packages
+	@PYTHON=$(PYTHON) test/reach/image $(BUILD)
+
+.PHONY: site
+site: SET = site
+site: packages
+	@tools/site $(BUILD)/site
 
 .PHONY: clean
 clean:

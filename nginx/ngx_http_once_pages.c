@@ -302,6 +302,20 @@ ngx_http_once_page_code(ngx_http_script_engine_t *e)
 static ngx_http_once_loc_conf_t *
 ngx_http_once_find_fallback(ngx_http_core_srv_conf_t *cscf, ngx_str_t *name)
 {
+#if (angie_version)
+
+    /* Angie has a location's name and its configuration in two structures */
+
+    ngx_http_core_loc_t  **named;
+
+    for (named = cscf->named_locations; *named; named++) {
+        if (ngx_http_once_same(&(*named)->name, name)) {
+            return (*named)->conf->loc_conf[ngx_http_once_module.ctx_index];
+        }
+    }
+
+#else
+
     ngx_http_core_loc_conf_t  **named;
 
     for (named = cscf->named_locations; *named; named++) {
@@ -309,6 +323,8 @@ ngx_http_once_find_fallback(ngx_http_core_srv_conf_t *cscf, ngx_str_t *name)
             return (*named)->loc_conf[ngx_http_once_module.ctx_index];
         }
     }
+
+#endif
 
     return NULL;
 }

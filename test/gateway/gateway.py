@@ -19,6 +19,7 @@ asks again until the answer is there (`eventually`).
 Environment:
   ONCE_MODULE     the module, default build/ngx_http_once_module.so
   ONCE_NGINX_BIN  the nginx, default nginx. (Not NGINX: nginx parses that name.)
+  ONCE_NGINX_MODULES  the folder of its dynamic modules, default Debian's
   ONCE_PLAIN      1: leave the module and its directives out. The suite must
                   then fail nearly everywhere; it proves that tests can fail.
   ONCE_TARGET     nginx (the default), or guarded: a server whose handlers are
@@ -34,6 +35,7 @@ Environment:
 
 import collections
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -64,6 +66,7 @@ from marks import MARK  # noqa: E402,F401
 MODULE = os.path.abspath(
     os.environ.get("ONCE_MODULE", ROOT / "build/ngx_http_once_module.so"))
 NGINX = shutil.which(os.environ.get("ONCE_NGINX_BIN", "nginx"))
+NGINX_MODULES = os.environ.get("ONCE_NGINX_MODULES", "/usr/lib/nginx/modules")
 PLAIN = os.environ.get("ONCE_PLAIN") == "1"
 TARGET = os.environ.get("ONCE_TARGET", "nginx")
 LEVEL = os.environ.get("ONCE_LOG_LEVEL", "info")
@@ -545,17 +548,29 @@ http {
     default_type text/plain;
     keepalive_requests 100000;
     lingering_close off;
-    upstream origin { server 127.0.0.1:%(origin)d max_fails=0; }
+    upstream origin { server 127.0.0.1:%(origin)d max_fails=0; %(alone)s }
     %(http)s
     server {
         listen 127.0.0.1:%(port)d %(listen)s;
-        listen 127.0.0.1:%(h2)d http2 %(listen)s;
+        listen 127.0.0.1:%(h2)d %(h2_listen)s %(listen)s;
+        %(h2_on)s
         server_name _;
         location /open/ { proxy_pass http://origin; }
         %(server)s
     }
 }
 """
+
+
+@functools.lru_cache(maxsize=1)
+def nginx_version():
+    """As numbers; of Angie that of the nginx which it is made of."""
+    if NGINX is None:
+        return (0, 0, 0)
+    out = subprocess.run([NGINX, "-V"], capture_output=True, check=True,
+                         timeout=PATIENCE, text=True)
+    found = re.search(r"(?:nginx|openresty)/(\d+)\.(\d+)\.(\d+)", out.stderr)
+    return tuple(map(int, found.groups()))
 
 
 def debugging():
@@ -606,8 +621,14 @@ class Gateway:
 
     def render(self):
         listen = "reuseport" if self.workers > 1 else ""
+        # A directive of its own since then, and a warning without it.
+        new = nginx_version() >= (1, 25, 1)
         text = CONF % dict(
-            self.texts, load="load_module %s;" % MODULE, workers=self.workers,
+            self.texts, h2_listen="" if new else "http2",
+            h2_on="http2 on;" if new else "",
+            # Later versions keep connections where nothing else is said, and
+            # a script of the upstream ends with its connection.
+            alone="keepalive 0;" if nginx_version() >= (1, 29, 7) else "", load="load_module %s;" % MODULE, workers=self.workers,
             origin=self.origin, port=self.port, h2=self.h2, listen=listen,
             level=self.level)
         if PLAIN:

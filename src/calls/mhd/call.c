@@ -113,11 +113,11 @@ static int wait_for(once_mhd_call *call, int rc)
     return once_exchange_step(call->exchange);
 }
 
-static int begin_wait(once_mhd_call *call, sem_t *woken)
+static int begin_wait(once_mhd_call *call)
 {
-    if (sem_init(woken, 0, 0) != 0)
+    if (sem_init(&call->semaphore, 0, 0) != 0)
         return 0;
-    call->woken = woken;
+    call->woken = &call->semaphore;
     return 1;
 }
 
@@ -232,7 +232,6 @@ static int report(once_mhd_call *call, const once_http_answer *a)
 static int conclude(once_mhd_call *call, const once_http_answer *a)
 {
     int rc, listed;
-    sem_t woken;
 
     if (once_exchange_step(call->exchange) == ONCE_HTTP_PASS)
         return report(call, a);
@@ -244,7 +243,7 @@ static int conclude(once_mhd_call *call, const once_http_answer *a)
         return rc;
     }
     rc = ONCE_ENOMEM;
-    if (begin_wait(call, &woken)) {
+    if (begin_wait(call)) {
         rc = wait_for(call, report(call, a));
         end_wait(call);
     }
@@ -424,9 +423,8 @@ static int is_threaded(const once_mhd_call *call)
 static enum MHD_Result ask_and_wait(once_mhd_call *call, const struct now *now)
 {
     int rc = ONCE_ENOMEM;
-    sem_t woken;
 
-    if (begin_wait(call, &woken)) {
+    if (begin_wait(call)) {
         rc = wait_for(call, once_exchange_claim(call->exchange, wake, call));
         end_wait(call);
     }
@@ -511,9 +509,8 @@ static enum MHD_Result probed_and_wait(once_mhd_call *call,
                                        const once_http_answer *a)
 {
     int rc = ONCE_ENOMEM;
-    sem_t woken;
 
-    if (begin_wait(call, &woken)) {
+    if (begin_wait(call)) {
         rc =
             wait_for(call, once_exchange_probed(call->exchange, a, wake, call));
         end_wait(call);

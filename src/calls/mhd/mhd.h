@@ -87,6 +87,7 @@ struct once_mhd_call {
     int threaded;    /* the connection has a thread of its own */
     int listed;      /* in `busy` */
     sem_t *woken;    /* waited for, in place of a suspended connection */
+    sem_t semaphore; /* where that points to; else it is not in use */
 };
 
 /* ---- call.c -------------------------------------------------------------- */
