@@ -49,9 +49,7 @@
 #include "messages/relay/base.h"
 
 #ifdef ONCE_WITH_AMQP
-#include <amqp.h>
-#include <amqp_framing.h>
-#include <amqp_tcp_socket.h>
+#include "messages/broker/librabbitmq.h"
 #endif
 #ifdef ONCE_WITH_REDIS
 #include <hiredis/hiredis.h>

@@ -9,11 +9,8 @@
  */
 #include "target.h"
 
-#include <amqp.h>
-#include <amqp_framing.h>
-#include <amqp_tcp_socket.h>
-
 #include "messages/broker/flights.h"
+#include "messages/broker/librabbitmq.h"
 
 static const char *proxy_program;
 static char host[128];

@@ -20,10 +20,7 @@
  * others. The thread only ever does what proofs() with a wait of zero does, and
  * never waits while it holds the lock.
  */
-#include <amqp.h>
-#include <amqp_framing.h>
-#include <amqp_ssl_socket.h>
-#include <amqp_tcp_socket.h>
+#include "messages/broker/librabbitmq.h"
 
 #include <assert.h>
 #include <errno.h>
