@@ -11,6 +11,7 @@
  * the server has is asked of it by lib/kafkatool.c, with no code of the driver.
  */
 #include "broker_kit.h"
+#include "base/steady.h"
 #include "messages/broker/kafka/kafka.h"
 
 #include <signal.h>
@@ -639,6 +640,35 @@ static void an_orderly_end_leaves_no_suspicion(void)
     c->ops->close(c);
 }
 
+/* What the library has to commit it would keep for a session. */
+static void without_brokers_an_end_is_soon(void)
+{
+    const int session_ms = 60000;
+    struct once__broker_options o = kit_options("billing", 10);
+    struct once__broker *c;
+    struct once__delivery *d, *none_left = NULL;
+    char url[512], more[128];
+    uint64_t began;
+    int i;
+
+    fresh(1);
+    fill(3);
+    (void)snprintf(more, sizeof(more), "?group=%s&session_ms=%d", topic,
+                   session_ms);
+    url_of(more, url, sizeof(url));
+    c = kit_open(url, &o);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    T_OK(kit_ctl("ask", "kafka down 0"));
+    for (i = 0; i < WAIT_MS / 500; i++)
+        if (c->ops->receive(c, 500, &none_left, NULL) != ONCE_OK)
+            break;
+    began = once__steady_ms();
+    c->ops->close(c);
+    T_OK(once__steady_ms() - began < (uint64_t)session_ms / 2);
+    T_OK(kit_ctl("ask", "kafka up 0"));
+}
+
 enum { SHORT = 4, IN_SHORT = 12 };
 
 /* The group is further than the log, as after a loss of the log's end. All
@@ -1082,6 +1112,8 @@ int main(int argc, char **argv)
     RUN(receiving, the_first_undone_is_committed);
     RUN(receiving, a_kill_brings_all_from_the_first_undone);
     RUN(receiving, an_orderly_end_leaves_no_suspicion);
+    if (!real)
+        RUN(receiving, without_brokers_an_end_is_soon);
     RUN(receiving, what_a_shorter_log_has_is_not_passed_over);
     RUN(group, what_is_taken_away_is_not_committed);
     RUN(group, members_come_and_go_and_all_is_done);

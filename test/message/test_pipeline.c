@@ -22,6 +22,7 @@
 #include "base/steady.h"
 #include "base/thread.h"
 #include "messages/broker/broker.h"
+#include "messages/relay/send_batch.h"
 
 enum { BATCH = 4, SENT_MAX = 2000, PATIENCE_MS = 60000 };
 
@@ -43,6 +44,8 @@ static struct {
     int lost;       /* the connection is gone: what is open is silent */
     int away;       /* it cannot be reached */
     int two_of_a_key, twice;
+    atomic_int no_memory; /* nothing can be sent */
+    atomic_long refused;  /* so often */
 } gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static int gate_open_(const char *url, const struct once__broker_options *o,
@@ -95,6 +98,10 @@ static int gate_send(struct once__broker *b, const once_message *m,
     int lost;
 
     (void)b;
+    if (atomic_load(&gate.no_memory)) {
+        atomic_fetch_add(&gate.refused, 1);
+        return once__fail(err, ONCE_ENOMEM, "no memory");
+    }
     (void)pthread_mutex_lock(&gate.lock);
     assert(gate.n < SENT_MAX);
     look_at(m);
@@ -491,6 +498,64 @@ static void a_target_in_trouble_gets_no_third_batch(void)
     end(&d);
 }
 
+/* ---- Without memory ------------------------------------------------------- */
+
+/* The next array of BATCH things of this size is not to be had. */
+static atomic_size_t lacking;
+
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+
+void *__wrap_calloc(size_t n, size_t size)
+{
+    size_t want = atomic_load(&lacking);
+
+    if (want != 0 && n == BATCH && size == want) {
+        atomic_store(&lacking, 0);
+        return NULL;
+    }
+    return __real_calloc(n, size);
+}
+
+static void a_batch_without_memory_is_not_settled(void)
+{
+    static const size_t sizes[] = {sizeof(size_t), sizeof(struct once__item)};
+    size_t i, before;
+
+    for (i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct db d = warm();
+
+        before = sent();
+        allow(SIZE_MAX);
+        atomic_store(&lacking, sizes[i]);
+        emit(&d, BATCH, NULL);
+        EVENTUALLY(atomic_load(&lacking) == 0);
+        relay_end();
+        T_EQ(sent() - before, 0);
+        T_EQ(left(&d), BATCH);
+        db_end(&d);
+    }
+}
+
+/* It claims again after a pause, which gets longer. */
+static void who_cannot_send_does_not_claim_all_the_time(void)
+{
+    struct db d = warm();
+    long n;
+
+    allow(SIZE_MAX);
+    atomic_store(&gate.no_memory, 1);
+    emit(&d, 3 * BATCH, NULL);
+    EVENTUALLY(atomic_load(&gate.refused) > 0);
+    n = atomic_load(&gate.refused);
+    (void)sleep(2);
+    T_OK(atomic_load(&gate.refused) - n < 200);
+    atomic_store(&gate.no_memory, 0);
+    EVENTUALLY(left(&d) == 0);
+    relay_end();
+    db_end(&d);
+}
+
 #define RUN(test)                                                              \
     do {                                                                       \
         if (only == NULL || strcmp(only, #test) == 0)                          \
@@ -511,5 +576,7 @@ int main(int argc, char **argv)
     RUN(a_target_that_goes_leaves_no_doubt_about_the_second_batch);
     RUN(one_row_goes_first_when_both_were_lost);
     RUN(a_target_in_trouble_gets_no_third_batch);
+    RUN(a_batch_without_memory_is_not_settled);
+    RUN(who_cannot_send_does_not_claim_all_the_time);
     return t_done();
 }

@@ -11,7 +11,8 @@
  * The clerk has the connection to the database, the carrier that to the target.
  * Two loads at most are with the carrier. The first is with the target; the second,
  * claimed meanwhile, is sent when the first proof of that one is there. No key is in
- * both, since a claim leaves out the keys of all rows that are leased.
+ * both, since a claim leaves out the keys of rows that are leased; but for a row
+ * before these that an operator has freed on a route with `pass`.
  *
  * What is claimed is settled, whatever happens: a load that may not be sent any
  * more (its lease is nearly over, the target has gone, the relay stops) goes back
@@ -134,7 +135,8 @@ static void carry(struct once__sender *w, struct once__load **with)
 {
     struct once__load *load, **at = with;
 
-    while (may_send(w, *with)) {
+    /* After a failure nothing more is sent before a pause: is_there(). */
+    while (!w->failed && may_send(w, *with)) {
         load = take(&w->desk, *with == NULL ? CHECK_MS : 0);
         if (load != NULL)
             begin(w, with, load, 0);
@@ -287,14 +289,16 @@ static size_t claimed(struct once__desk *d, struct once__load *load)
 
 /* 1, 0 and -1 as once__source_claim(). */
 static int claim_load(struct once__sender *w, size_t n,
-                      struct once__load **load)
+                      struct once__load **load, uint64_t *begun_ms)
 {
     int some = -1;
 
     *load = calloc(1, sizeof(**load));
     if (*load != NULL && once__source_there(w))
         some = once__source_claim(w, n < w->batch ? n : w->batch,
-                                  &(*load)->list, &(*load)->claimed_ms);
+                                  &(*load)->list, begun_ms);
+    if (some > 0)
+        (*load)->claimed_ms = *begun_ms;
     if (some <= 0) {
         free(*load);
         *load = NULL;
@@ -303,17 +307,24 @@ static int claim_load(struct once__sender *w, size_t n,
 }
 
 /* When the next claim may be, 0: at once. While a load is with the carrier the clerk
- * does not sleep: it is to settle it. */
+ * does not sleep: it is to settle it. A claim that finds nothing may read much, and
+ * keeps others from the route: ten times as long there is no other. */
 static uint64_t claim(struct once__sender *w, size_t n)
 {
     struct once__load *load = NULL;
-    int some = claim_load(w, n, &load);
+    uint64_t began = once__steady_ms(), took, begun_ms = 0;
+    int some = claim_load(w, n, &load, &begun_ms);
     size_t out = claimed(&w->desk, load);
 
     if (some > 0)
         return 0;
+    took = once__steady_ms() - began;
     if (out > 0)
-        return once__steady_ms() + (some < 0 ? IDLE_MS : POLL_MS);
+        return once__steady_ms() + (some < 0              ? IDLE_MS
+                                    : took > POLL_MS / 10 ? 10 * took
+                                                          : POLL_MS);
+    if (some == 0)
+        atomic_store(&w->route->empty_ms, begun_ms);
     if (some < 0) {
         once__sender_pause(w, w->base_failures, ONCE__SENDER_BASE_MS);
         return 0;
@@ -336,6 +347,7 @@ static void *clerk(void *sender)
             if (load->batch.items != NULL) /* else there was no memory */
                 once__sender_settle(w, &load->batch, load->claimed_ms);
             load_free(load);
+            rest_ms = 0; /* what waited for a row of it is free now */
             break;
         case CLAIM:
             rest_ms = claim(w, n);

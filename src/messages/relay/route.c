@@ -61,6 +61,8 @@ static int claim(struct once__sender *w, size_t n)
 
     if (some > 0)
         carry_claim(w, &list, claimed_ms);
+    else if (some == 0)
+        atomic_store(&w->route->empty_ms, claimed_ms);
     once__outgoing_clear(&list);
     return some;
 }

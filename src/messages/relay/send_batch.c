@@ -274,8 +274,10 @@ int once__batch_begin(struct once__wire *w, struct once__batch *b,
     struct once__batch **last = &w->first;
     size_t i;
 
-    if (!make_items(b))
+    if (!make_items(b)) {
+        once__batch_clear(b); /* of what was made of it nothing has ended */
         return once__fail(err, ONCE_ENOMEM, "out of memory");
+    }
     if (w->first == NULL)
         w->lost = w->abandoned = 0;
     b->wire = w;

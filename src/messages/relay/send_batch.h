@@ -70,7 +70,7 @@ uint64_t once__relay_ms(void);
 
 /*
  * Sends what may be sent at once. ONCE_OK, also if it has ended already; or
- * ONCE_ENOMEM: nothing was sent. The caller ends it with once__batch_clear() in both
+ * ONCE_ENOMEM: nothing was sent, and it has no items. The caller ends it with once__batch_clear() in both
  * cases, after it has ended. Where the connection was lost, nothing more is sent
  * until all that are open have ended.
  */

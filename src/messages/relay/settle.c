@@ -100,6 +100,7 @@ static int settle_until(struct once__sender *w, struct once__settlement *rows,
             rc = ONCE__ASK(w->base, once__outbox_settle, rows, n, &err);
         if (rc == ONCE_OK) {
             w->base_failures = 0;
+            w->stopped_ms = 0; /* the next one has all of its time */
             return 1;
         }
         *repeated = 1;

@@ -177,10 +177,10 @@ int once__source_claim(struct once__sender *w, size_t n,
         once__sender_failed(w, ONCE__SAID_BASE, "claiming", &err);
         return -1;
     }
-    if (out->n == 0) {
-        atomic_store(&w->route->empty_ms, *claimed_ms);
+    if (out->n == 0)
         return 0;
-    }
+    /* Some of it may come back and be free again. */
+    atomic_store(&w->route->empty_ms, 0);
     once__sender_count(w, ONCE__ROUTE_CLAIMED, out->n);
     once__source_awake(w);
     if (n == w->batch)

@@ -93,6 +93,10 @@ void once__target_judge(struct once__sender *w, const struct once__batch *b)
     const char *why = NULL;
     size_t i;
 
+    if (b->items == NULL) {
+        wait_to_send(w, "out of memory");
+        return;
+    }
     for (i = 0; i < b->list->n; i++) {
         int trouble = is_trouble(&b->items[i]);
 
