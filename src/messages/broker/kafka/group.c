@@ -316,15 +316,18 @@ static void commit_all(struct once__kafka *k)
                               p->handed > p->before ? p->handed : p->before);
     }
     if (good && list->cnt > 0)
-        (void)commit_list(k, list, LEAVE_MS);
+        (void)commit_list(k, list,
+                          k->session_ms / 2 < LEAVE_MS ? k->session_ms / 2
+                                                       : LEAVE_MS);
     rd_kafka_topic_partition_list_destroy(list);
 }
 
 /* All that we have goes. `lost`: others may have it by now, and nothing is to be
- * committed. */
+ * committed. Nor is it without brokers: the library would keep the commit until
+ * the session is over, and end no sooner. */
 static void revoked(struct once__kafka *k, int lost)
 {
-    if (!lost)
+    if (!lost && !k->down)
         commit_all(k);
     while (k->n_parts > 0)
         remove_part(k, &k->parts[0]);
