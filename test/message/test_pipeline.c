@@ -222,7 +222,7 @@ static void *run_relay(void *user)
     route.name = "r";
     route.url = "gate:";
     route.batch = BATCH;
-    route.timeout_ms = 20000;
+    route.timeout_ms = 100000; /* longer than a busy machine stands still */
     o.from = relay.from;
     o.routes = &route;
     o.n = 1;
