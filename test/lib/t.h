@@ -81,6 +81,13 @@ static inline void t_named(const char *name, void (*test)(void))
 
 #define T_RUN(test) t_named(#test, test)
 
+/* The same if `only` is NULL, or the name of this test. */
+#define T_RUN_ONLY(only, test)                                                 \
+    do {                                                                       \
+        if ((only) == NULL || strcmp((only), #test) == 0)                      \
+            T_RUN(test);                                                       \
+    } while (0)
+
 static inline int t_done(void)
 {
     printf("1..%d\n", t__number);

@@ -1121,11 +1121,7 @@ static void many_workers_have_one_effect_for_each_id(void)
     base_end(&d);
 }
 
-#define RUN(test)                                                              \
-    do {                                                                       \
-        if (only == NULL || strcmp(only, #test) == 0)                          \
-            T_RUN(test);                                                       \
-    } while (0)
+#define RUN(test) T_RUN_ONLY(only, test)
 
 /* What says that it was done may be visible and not durable yet: the COMMIT of a
  * row that is touched waits until it is. */

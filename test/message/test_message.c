@@ -1254,11 +1254,7 @@ static void a_copy_does_not_wait_for_ever(void)
     db_end(&d);
 }
 
-#define RUN(test)                                                              \
-    do {                                                                       \
-        if (only == NULL || strcmp(only, #test) == 0)                          \
-            T_RUN(test);                                                       \
-    } while (0)
+#define RUN(test) T_RUN_ONLY(only, test)
 
 int main(int argc, char **argv)
 {

@@ -2115,11 +2115,7 @@ static void nobody_may_execute_the_functions_by_default(void)
     db_end(&d);
 }
 
-#define RUN(test)                                                              \
-    do {                                                                       \
-        if (only == NULL || strcmp(only, #test) == 0)                          \
-            T_RUN(test);                                                       \
-    } while (0)
+#define RUN(test) T_RUN_ONLY(only, test)
 
 int main(int argc, char **argv)
 {

@@ -556,11 +556,7 @@ static void who_cannot_send_does_not_claim_all_the_time(void)
     db_end(&d);
 }
 
-#define RUN(test)                                                              \
-    do {                                                                       \
-        if (only == NULL || strcmp(only, #test) == 0)                          \
-            T_RUN(test);                                                       \
-    } while (0)
+#define RUN(test) T_RUN_ONLY(only, test)
 
 int main(int argc, char **argv)
 {

@@ -1165,11 +1165,7 @@ static void a_saga_that_ended_is_forgotten_after_the_window(void)
 
 /* ---- Main ------------------------------------------------------------------ */
 
-#define RUN(test)                                                              \
-    do {                                                                       \
-        if (only == NULL || strcmp(only, #test) == 0)                          \
-            T_RUN(test);                                                       \
-    } while (0)
+#define RUN(test) T_RUN_ONLY(only, test)
 
 int main(int argc, char **argv)
 {
