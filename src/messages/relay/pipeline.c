@@ -308,7 +308,7 @@ static int claim_load(struct once__sender *w, size_t n,
 
 /* When the next claim may be, 0: at once. While a load is with the carrier the clerk
  * does not sleep: it is to settle it. A claim that finds nothing may read much, and
- * keeps others from the route: ten times as long there is no other. */
+ * keeps others from the route, so it is not made all the time. */
 static uint64_t claim(struct once__sender *w, size_t n)
 {
     struct once__load *load = NULL;
@@ -320,9 +320,8 @@ static uint64_t claim(struct once__sender *w, size_t n)
         return 0;
     took = once__steady_ms() - began;
     if (out > 0)
-        return once__steady_ms() + (some < 0              ? IDLE_MS
-                                    : took > POLL_MS / 10 ? 10 * took
-                                                          : POLL_MS);
+        return once__steady_ms() +
+               (some < 0 ? IDLE_MS : once__sender_rest_ms(took, POLL_MS));
     if (some == 0)
         atomic_store(&w->route->empty_ms, begun_ms);
     if (some < 0) {

@@ -51,6 +51,11 @@ void once__sender_failed(struct once__sender *w, enum once__said kind,
     once__sender_say(w, kind, "%s: %s", what, err->text);
 }
 
+uint64_t once__sender_rest_ms(uint64_t took_ms, uint64_t least_ms)
+{
+    return took_ms > least_ms / 10 ? 10 * took_ms : least_ms;
+}
+
 static int is_stopped(void *user)
 {
     const struct once__relay *r = user;

@@ -85,8 +85,7 @@ void once__source_look(struct once__sender *w)
             once__relay_stop(r);
         }
         took = once__relay_ms() - now;
-        r->look_ms =
-            once__relay_ms() + (took > LOOK_MS / 10 ? 10 * took : LOOK_MS);
+        r->look_ms = once__relay_ms() + once__sender_rest_ms(took, LOOK_MS);
     }
     (void)pthread_mutex_unlock(&r->look);
 }
