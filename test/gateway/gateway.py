@@ -628,7 +628,8 @@ class Gateway:
             h2_on="http2 on;" if new else "",
             # Later versions keep connections where nothing else is said, and
             # a script of the upstream ends with its connection.
-            alone="keepalive 0;" if nginx_version() >= (1, 29, 7) else "", load="load_module %s;" % MODULE, workers=self.workers,
+            alone="keepalive 0;" if nginx_version() >= (1, 29, 7) else "",
+            load="load_module %s;" % MODULE, workers=self.workers,
             origin=self.origin, port=self.port, h2=self.h2, listen=listen,
             level=self.level)
         if PLAIN:

@@ -10,21 +10,14 @@ import socket
 import subprocess
 import tarfile
 import tempfile
-import time
+
+from machine import children, eventually
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build"))
 IMAGES = BUILD / "image"
 UID = 101
-PATIENCE_S = 30
 ONCE = ["/usr/bin/once"]
-
-
-def until(look, what):
-    end = time.monotonic() + PATIENCE_S
-    while not look():
-        assert time.monotonic() < end, "waited in vain: " + what
-        time.sleep(0.05)
 
 
 def listens(port):
@@ -110,23 +103,9 @@ class Image:
 
 
 def inside(container):
-    """The process that bubblewrap has started."""
-    children = []
-
-    def look():
-        nonlocal children
-        pid = container.pid
-        children = []
-        while True:
-            path = "/proc/%d/task/%d/children" % (pid, pid)
-            found = pathlib.Path(path).read_text("ascii").split()
-            if not found or len(children) == 2:
-                return len(children) == 2
-            pid = int(found[0])
-            children.append(pid)
-
-    until(look, "the container has a process")
-    return children[-1]
+    """The process that bubblewrap has started: below its own in there."""
+    return eventually(lambda: children(container.pid)[1:2],
+                      "the container has a process")[0]
 
 
 def entering(pid):

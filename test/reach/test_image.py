@@ -24,8 +24,9 @@ import threading
 
 import pytest
 
-from images import (BUILD, IMAGES, ONCE, PATIENCE_S, ROOT, UID, entering,
-                    inside, listens, until)
+from images import (BUILD, IMAGES, ONCE, ROOT, UID, entering, inside,
+                    listens)
+from machine import PATIENCE, eventually
 
 sys.path.insert(0, str(ROOT / "middleware" / "python"))
 
@@ -118,7 +119,7 @@ def test_the_five_things(gateway, volume, conf):
     assert gateway.run(volume, "--store", "default", "init",
                        entry=ONCE) == (0, said)
     with gateway.start(volume, binds=conf) as container:
-        until(lambda: listens(8080), "the gateway listens")
+        eventually(lambda: listens(8080), "the gateway listens")
         pid = inside(container)
         health = gateway.config["Healthcheck"]["Test"]
         assert health[0] == "CMD"
@@ -166,7 +167,7 @@ def test_the_lines_of_the_page(gateway, volume, conf):
     assert run.read_only and run.cap_drop == "all" and run.tmpfs == ["/tmp"]
     with gateway.start(volume, *run.words, binds=conf) as container:
         port = int(run.p[0].rpartition(":")[2])
-        until(lambda: listens(port), "the published port listens")
+        eventually(lambda: listens(port), "the published port listens")
         assert lines[3][1] == run.name
         subprocess.run(entering(inside(container)) + lines[3][2:], check=True)
 
@@ -219,9 +220,9 @@ def test_a_journal_that_two_containers_mount_is_refused(program, volume):
     assert program.run(volume, "--store", "default", "init")[0] == 0
     with program.start(volume, "--store", "default", "serve", "--listen",
                        "unix:/tmp/serve.sock") as first:
-        until(lambda: (volume / "default" / "lock").exists(), "it is open")
+        eventually(lambda: (volume / "default" / "lock").exists(), "it is open")
         pid = inside(first)
-        until(lambda: pathlib.Path("/proc/%d/root/tmp/serve.sock" %
+        eventually(lambda: pathlib.Path("/proc/%d/root/tmp/serve.sock" %
                                    pid).exists(), "the server listens")
         status, said = program.run(volume, "--store", "default", "check")
         assert status == 3, said
@@ -246,21 +247,21 @@ def test_a_sidecar_killed_before_its_service_costs_no_outcome(
     def charge(order):
         done.append(order)
         running.set()
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(PATIENCE)
         return {"charged": order}
 
     answers = []
     with program.start(volume, *words, binds=binds):
-        until((run / "serve.sock").exists, "the server listens")
+        eventually((run / "serve.sock").exists, "the server listens")
         service = threading.Thread(
             target=lambda: answers.append(charge("o-1")))
         service.start()
-        assert running.wait(PATIENCE_S)
+        assert running.wait(PATIENCE)
     (run / "serve.sock").unlink()
     with program.start(volume, *words, binds=binds):
-        until((run / "serve.sock").exists, "the server listens again")
+        eventually((run / "serve.sock").exists, "the server listens again")
         go_on.set()
-        service.join(PATIENCE_S)
+        service.join(PATIENCE)
         answers.append(charge("o-1"))
     assert done == ["o-1"]
     assert answers == [{"charged": "o-1"}] * 2

@@ -14,19 +14,15 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 
 import pytest
 import yaml
 from kubernetes import client
 
-from images import ROOT, UID, entering, inside, until
-
-sys.path.insert(0, str(ROOT / "test" / "lib"))
-
-# pylint: disable=wrong-import-position
-import servers  # noqa: E402
+import servers
+from images import ROOT, UID, entering, inside
+from machine import eventually
 
 OPS = ROOT / "ops"
 FILES = sorted((OPS / "kubernetes").glob("*.yaml"))
@@ -251,7 +247,7 @@ def run_container(image, container, binds, job):
         return
     with image.start(None, *container.get("args", ()), **more) as process:
         pid = inside(process)
-        until(lambda: probe(container, container["startupProbe"], pid),
+        eventually(lambda: probe(container, container["startupProbe"], pid),
               "it has started")
         for name in "readinessProbe", "livenessProbe":
             assert name not in container or \
@@ -303,7 +299,7 @@ def test_each_command_of_compose_runs(composed, images, volume, folder):
         pid = inside(process)
         kind, *words = gateway["healthcheck"]["test"]
         assert kind == "CMD"
-        until(lambda: probe({}, {"exec": {"command": words}}, pid),
+        eventually(lambda: probe({}, {"exec": {"command": words}}, pid),
               "it is healthy")
         image.stop(pid)
         assert process.wait(60) == 0
