@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from machine import of_a_user
 from modes import open_to_others
 from once_cli import ONCE, Store, states
 
@@ -52,8 +53,7 @@ def test_a_store_its_copies_its_console_and_the_log(umask, tmp_path, scheme):
 def test_what_run_and_send_remember(umask, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir(mode=0o700)
-    env = {n: v for n, v in os.environ.items() if not n.startswith("ONCE_")}
-    env.update(HOME=str(folder), XDG_STATE_HOME=str(folder / "state"))
+    env = of_a_user(folder)
     store = "sqlite:%s/state/once/store.db" % folder
     subprocess.run([ONCE, "--store", store, "init"], env=env, check=True,
                    timeout=60, capture_output=True)

@@ -30,6 +30,7 @@ import uuid
 
 import pytest
 
+from machine import of_a_user
 from marks import MARK
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -61,9 +62,7 @@ class User:
         self.ran = folder / "ran"
         self.started = []
         self.stores = set()
-        self.env = {k: v for k, v in os.environ.items()
-                    if not k.startswith("ONCE_")}
-        self.env.update(HOME=str(folder), XDG_STATE_HOME=str(folder / "state"))
+        self.env = of_a_user(folder)
 
     def have_store(self, words, env):
         """Makes the store of a run that is the first to name it."""

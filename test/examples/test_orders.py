@@ -22,7 +22,9 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "test" / "lib"))
 
-import newstore  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import newstore  # noqa: E402
+from machine import of_a_user  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build")).resolve()
 ONCE = os.environ.get("ONCE_CLI", str(BUILD / "once"))
@@ -115,9 +117,7 @@ def test_many_processes_some_of_them_killed_book_nothing_twice(tmp_path):
 def night(tmp_path):
     folder = tmp_path / "nightly"
     shutil.copytree(NIGHTLY, folder)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("ONCE_")}
-    env.update(ONCE=ONCE, HOME=str(tmp_path),
-               XDG_STATE_HOME=str(tmp_path / "state"))
+    env = dict(of_a_user(tmp_path), ONCE=ONCE)
     subprocess.run([ONCE, "init"], env=env, check=True, timeout=HANG,
                    capture_output=True)
 
@@ -218,9 +218,8 @@ def test_the_session_of_the_page(tmp_path):
     session = re.search(r"```console\n(.*?)```", text, re.S).group(1)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/once").symlink_to(ONCE)
-    env = {k: v for k, v in os.environ.items() if not k.startswith("ONCE_")}
-    env.update(HOME=str(tmp_path), XDG_STATE_HOME=str(tmp_path / "state"),
-               PATH=f"{tmp_path}/bin:{env['PATH']}")
+    env = of_a_user(tmp_path)
+    env["PATH"] = f"{tmp_path}/bin:{env['PATH']}"
     lines = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.M)
     assert len(lines) == 9
     for typed, told in lines:

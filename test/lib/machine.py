@@ -42,6 +42,16 @@ def preloaded(shim):
     return env
 
 
+def of_a_user(home):
+    """The environment of a user who has this home and set nothing of Once. The
+    log of decisions is their own: a package that is, or was, installed has left a
+    folder for the host's."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith("ONCE_")}
+    env.update(HOME=str(home), XDG_STATE_HOME=str(home / "state"),
+               ONCE_AUDIT="own")
+    return env
+
+
 def find(program):
     """The path of a program, where Debian keeps it as well."""
     found = shutil.which(program, path=os.environ.get("PATH", "") +
