@@ -81,6 +81,14 @@ def read_tap(name, text, status, result, stderr=''):
         result.fail('%s: status %s' % (name, status), text)
 
 
+def essence(text):
+    """Of pytest's tale the calls, the places and what failed; the sources of the
+    functions around them fill a screen."""
+    lines = [line for line in text.splitlines()
+             if re.match(r'[>E] |\S+:\d+: ', line)]
+    return '\n'.join(lines) or text
+
+
 def read_junit(name, path, result):
     """Adds what pytest wrote into a file; returns the module of each test that
     it ran."""
@@ -93,7 +101,7 @@ def read_junit(name, path, result):
         bad = [b for b in (case.find('failure'), case.find('error'))
                if b is not None]
         if bad:
-            result.fail('%s %s' % (name, title), bad[0].text or '')
+            result.fail('%s %s' % (name, title), essence(bad[0].text or ''))
         elif skip is not None:
             result.skipped.append('%s: %s' % (title, skip.get('message')))
         else:

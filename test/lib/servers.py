@@ -149,10 +149,17 @@ class Server:
         """At once, but by the server's own means."""
         self._end(signal.SIGTERM)
 
+    def _stand_still(self):
+        """The process itself; a fork that it was in when the signal came is over,
+        else its child would be missed."""
+        send(self.pid, signal.SIGSTOP)
+        eventually(lambda: (stat_of(self.pid) or "X")[0] in "TtZX",
+                   self.name + " is stopped")
+
     def kill(self):
         """kill -9, the whole of it; returns when nothing is left."""
         if self.running():
-            send(self.pid, signal.SIGSTOP)  # no more children from here on
+            self._stand_still()  # no more children from here on
             family = children(self.pid) + [self.pid]
             for pid in family:
                 send(pid, signal.SIGKILL)
@@ -166,9 +173,7 @@ class Server:
 
     def pause(self):
         """The whole of it stands still; connections stay open."""
-        send(self.pid, signal.SIGSTOP)
-        eventually(lambda: (stat_of(self.pid) or "T")[0] == "T",
-                   self.name + " is stopped")
+        self._stand_still()
         for pid in children(self.pid):
             send(pid, signal.SIGSTOP)
 
