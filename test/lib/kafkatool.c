@@ -270,6 +270,7 @@ static int follow(const char *hosts, const char *topic, long most)
     if (most == ALL_NOW)
         most = there;
     (void)rd_kafka_assign(rk, list);
+    rd_kafka_topic_partition_list_destroy(list);
     while (most != 0) {
         m = rd_kafka_consumer_poll(rk, 100);
         if (m == NULL && (ferror(stdout) || getppid() == 1))
@@ -296,6 +297,7 @@ static int committed(const char *hosts, char **words)
         die("the offset is not known");
     (void)printf("%lld %.*s\n", at->offset >= 0 ? (long long)at->offset : -1LL,
                  (int)at->metadata_size, (const char *)at->metadata);
+    rd_kafka_topic_partition_list_destroy(list);
     return 0;
 }
 
@@ -304,11 +306,14 @@ static int commit(const char *hosts, char **words)
     rd_kafka_t *rk = client(RD_KAFKA_CONSUMER, hosts, words[1]);
     rd_kafka_topic_partition_list_t *list =
         rd_kafka_topic_partition_list_new(1);
+    int bad;
 
     rd_kafka_topic_partition_list_add(list, words[0],
                                       (int)strtol(words[2], NULL, 10))
         ->offset = strtoll(words[3], NULL, 10);
-    return rd_kafka_commit(rk, list, 0) != 0 || list->elems[0].err != 0;
+    bad = rd_kafka_commit(rk, list, 0) != 0 || list->elems[0].err != 0;
+    rd_kafka_topic_partition_list_destroy(list);
+    return bad;
 }
 
 int main(int argc, char **argv)
