@@ -76,6 +76,9 @@ struct once__relay {
     struct once__series *series; /* one for each route, and for each stray */
     int stop_fd;                 /* an eventfd: readable when `stop` is set */
     atomic_int stop;
+    /* How often a worker began to settle calls of sagas, and had moved their sagas
+     * on: in between a saga has no row that is to be carried. */
+    atomic_ullong moving, moved;
     atomic_int left;      /* drained, and dead or indeterminate rows are left */
     pthread_mutex_t look; /* held by the one that counts rows */
     uint64_t look_ms;     /* by `look`: not again before */

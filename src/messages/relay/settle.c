@@ -147,7 +147,7 @@ void once__sender_settle(struct once__sender *w, const struct once__batch *b,
     size_t n = b->list->n, i, fenced = 0;
     struct once__settlement *rows = calloc(n, sizeof(*rows));
     uint64_t now_ms = b->list->now_ms + (once__relay_ms() - claimed_ms);
-    int repeated = 0;
+    int repeated = 0, sagas = 0;
 
     if (rows == NULL) /* their leases end */
         return;
@@ -155,7 +155,9 @@ void once__sender_settle(struct once__sender *w, const struct once__batch *b,
         decide(w, &b->list->rows[i], &b->items[i], now_ms, &rows[i]);
         rows[i].lease = b->list->lease;
         count_end(w, b->items[i].end);
+        sagas |= b->list->rows[i].saga != NULL;
     }
+    atomic_fetch_add(&w->r->moving, (unsigned)sagas);
     if (settle_until(w, rows, n, b->until_ms, &repeated)) {
         advance(w, b->list);
         for (i = 0; i < n; i++) {
@@ -170,6 +172,7 @@ void once__sender_settle(struct once__sender *w, const struct once__batch *b,
                         "when their lease ends",
                         w->route->o.name, n);
     }
+    atomic_fetch_add(&w->r->moved, (unsigned)sagas);
     if (fenced > 0) {
         once__sender_count(w, ONCE__ROUTE_FENCED, fenced);
         once__sender_say(w, ONCE__SAID_FENCED,

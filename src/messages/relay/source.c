@@ -73,6 +73,7 @@ void once__source_look(struct once__sender *w)
 {
     struct once__relay *r = w->r;
     uint64_t now = once__relay_ms(), open = 1, ended = 0, took;
+    unsigned long long moved = atomic_load(&r->moved);
     once_error err = {0, ""};
 
     if (!r->drain || pthread_mutex_trylock(&r->look) != 0)
@@ -80,7 +81,7 @@ void once__source_look(struct once__sender *w)
     if (now >= r->look_ms && once__source_there(w)) {
         if (look_for_open(w, &open, &ended, &err) != ONCE_OK) {
             once__sender_failed(w, ONCE__SAID_BASE, "counting", &err);
-        } else if (open == 0) {
+        } else if (open == 0 && atomic_load(&r->moving) == moved) {
             atomic_store(&r->left, ended > 0);
             once__relay_stop(r);
         }
