@@ -418,6 +418,46 @@ def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
         assert cell.target.headers[1]["Once-Saga"] == "g; branch=2; op=try"
 
 
+SLOW_SAGAS = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
+    $f$ BEGIN PERFORM pg_sleep(4); RETURN NEW; END $f$;
+CREATE TRIGGER slow BEFORE UPDATE ON once.saga FOR EACH ROW
+    EXECUTE FUNCTION slow()"""
+LOOKS = """SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'
+    AND query LIKE '%saga_due_1%'"""
+
+
+def test_a_saga_between_two_calls_is_not_drained(request, tmp_path):
+    """A worker has looked which sagas are to be moved on, and found none. Then
+    another one settles a call, and before the saga's next call is there, the first
+    one counts what is left."""
+    with living(make_cell(request, tmp_path, "postgres-http")) as cell:
+        db, quick = cell.db, []
+
+        def answer(name, body, n):
+            if name == "g/1/try":
+                quick.append(db.server.sql("SELECT pg_get_functiondef("
+                                           "'once.saga_due_1'::regproc)", db.name))
+                db.server.sql(SLOW_SAGAS, db.name)
+                db.server.sql(re.sub(r"END\s*(\$\w*\$)\s*$",
+                                     r"PERFORM pg_sleep(2); END \1", quick[0]),
+                              db.name)
+                # A worker of the relay, and its timer.
+                eventually(lambda: db.server.sql(LOOKS, db.name) == "2",
+                           "both have looked")
+            elif name == "g/2/try":
+                db.server.sql(["DROP TRIGGER slow ON once.saga", quick[0]], db.name)
+            return 200
+
+        cell.target.answer = answer
+        db.apart("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
+        relay = cell.relay(*cell.to("--workers", 3, "--timeout", "20s",
+                                     "--lease", "60s"), "--drain")
+        assert relay.wait() == 0, relay.log()
+        assert sorted(a[0] for a in cell.target.arrivals()) == [
+            "g/1/confirm", "g/1/try", "g/2/confirm", "g/2/try"]
+
+
 @pytest.mark.parametrize("kind", ["sqlite-redis", "sqlite-amqp"])
 def test_one_id_on_two_routes_is_two_messages(request, tmp_path, kind):
     """Though both lead to one place: an id is one emission of its route."""
