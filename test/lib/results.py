@@ -82,8 +82,8 @@ def read_tap(name, text, status, result, stderr=''):
 
 
 def essence(text):
-    """Of pytest's tale the calls, the places and what failed; the sources of the
-    functions around them fill a screen."""
+    """The calls, their places and the error. pytest prints the source of each
+    function around them, which fills the screen."""
     lines = [line for line in text.splitlines()
              if re.match(r'[>E] |\S+:\d+: ', line)]
     return '\n'.join(lines) or text

@@ -150,11 +150,11 @@ class Server:
         self._end(signal.SIGTERM)
 
     def _stand_still(self):
-        """The process itself; a fork that it was in when the signal came is over,
-        else its child would be missed."""
+        """The process itself, if it has not ended. It stops after the fork that it
+        may be in, so that no child is missed."""
         send(self.pid, signal.SIGSTOP)
-        eventually(lambda: (stat_of(self.pid) or "X")[0] in "TtZX",
-                   self.name + " is stopped")
+        eventually(lambda: (stat_of(self.pid) or "T")[0] == "T"
+                   or not self.running(), self.name + " is stopped")
 
     def kill(self):
         """kill -9, the whole of it; returns when nothing is left."""
@@ -174,6 +174,7 @@ class Server:
     def pause(self):
         """The whole of it stands still; connections stay open."""
         self._stand_still()
+        assert self.running(), self.name + " has ended"
         for pid in children(self.pid):
             send(pid, signal.SIGSTOP)
 

@@ -432,21 +432,19 @@ def test_a_saga_between_two_calls_is_not_drained(request, tmp_path):
     another one settles a call, and before the saga's next call is there, the first
     one counts what is left."""
     with living(make_cell(request, tmp_path, "postgres-http")) as cell:
-        db, quick = cell.db, []
+        db = cell.db
+        due = db.server.sql(
+            "SELECT pg_get_functiondef('once.saga_due_1'::regproc)", db.name)
+        slow_due = re.sub(r"END\s*(\$\w*\$)\s*$", r"PERFORM pg_sleep(2); END \1",
+                          due)
 
         def answer(name, body, n):
             if name == "g/1/try":
-                quick.append(db.server.sql("SELECT pg_get_functiondef("
-                                           "'once.saga_due_1'::regproc)", db.name))
-                db.server.sql(SLOW_SAGAS, db.name)
-                db.server.sql(re.sub(r"END\s*(\$\w*\$)\s*$",
-                                     r"PERFORM pg_sleep(2); END \1", quick[0]),
-                              db.name)
+                db.sql([SLOW_SAGAS, slow_due])
                 # A worker of the relay, and its timer.
-                eventually(lambda: db.server.sql(LOOKS, db.name) == "2",
-                           "both have looked")
+                eventually(lambda: db.sql(LOOKS) == [("2",)], "both have looked")
             elif name == "g/2/try":
-                db.server.sql(["DROP TRIGGER slow ON once.saga", quick[0]], db.name)
+                db.sql(["DROP TRIGGER slow ON once.saga", due])
             return 200
 
         cell.target.answer = answer
