@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import psycopg2
@@ -418,39 +419,53 @@ def test_a_saga_is_carried_to_its_end(request, tmp_path, last, calls):
         assert cell.target.headers[1]["Once-Saga"] == "g; branch=2; op=try"
 
 
-SLOW_SAGAS = """
-CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
-    $f$ BEGIN PERFORM pg_sleep(4); RETURN NEW; END $f$;
-CREATE TRIGGER slow BEFORE UPDATE ON once.saga FOR EACH ROW
-    EXECUTE FUNCTION slow()"""
-LOOKS = """SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'
-    AND query LIKE '%saga_due_1%'"""
+DUE, MOVES = 1, 2  # advisory locks
+HELD_MOVES = """
+CREATE FUNCTION held() RETURNS trigger LANGUAGE plpgsql AS
+    $f$ BEGIN PERFORM pg_advisory_xact_lock_shared(%d); RETURN NEW; END $f$;
+CREATE TRIGGER held BEFORE UPDATE ON once.saga FOR EACH ROW
+    EXECUTE FUNCTION held()""" % MOVES
+AT_WORK = """SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid()
+    AND datname = current_database() AND query ~ '(outbox_[a-z]+|saga_due)_1'"""
+WAITING = """SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'
+    AND query LIKE '%%%s%%'"""
 
 
 def test_a_saga_between_two_calls_is_not_drained(request, tmp_path):
     """A worker has looked which sagas are to be moved on, and found none. Then
     another one settles a call, and before the saga's next call is there, the first
     one counts what is left."""
+    may_answer = threading.Event()
+
+    def answer(name, body, n):
+        may_answer.wait(PATIENCE)
+        return 200
+
     with living(make_cell(request, tmp_path, "postgres-http")) as cell:
-        db = cell.db
+        db, cell.target.answer = cell.db, answer
         due = db.server.sql(
             "SELECT pg_get_functiondef('once.saga_due_1'::regproc)", db.name)
-        slow_due = re.sub(r"END\s*(\$\w*\$)\s*$", r"PERFORM pg_sleep(2); END \1",
-                          due)
-
-        def answer(name, body, n):
-            if name == "g/1/try":
-                db.sql([SLOW_SAGAS, slow_due])
-                # A worker of the relay, and its timer.
-                eventually(lambda: db.sql(LOOKS) == [("2",)], "both have looked")
-            elif name == "g/2/try":
-                db.sql(["DROP TRIGGER slow ON once.saga", due])
-            return 200
-
-        cell.target.answer = answer
         db.apart("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
-        relay = cell.relay(*cell.to("--workers", 3, "--timeout", "20s",
-                                     "--lease", "60s"), "--drain")
+        relay = cell.relay(*cell.to("--workers", 3, "--timeout", "%ds" % PATIENCE,
+                                     "--lease", "%ds" % (4 * PATIENCE)), "--drain")
+        eventually(cell.target.arrivals, "the first call arrives")
+        # Two workers and the timer: who comes later refuses what is made here.
+        eventually(lambda: int(db.sql(AT_WORK)[0][0]) >= 3, "the others are at work")
+        with contextlib.closing(psycopg2.connect(db.url)) as holder, \
+                holder.cursor() as hold:
+            hold.execute("SELECT pg_advisory_lock(%s), pg_advisory_lock(%s)",
+                         (DUE, MOVES))
+            db.sql([HELD_MOVES, re.sub(
+                r"END\s*(\$\w*\$)\s*$",
+                r"PERFORM pg_advisory_xact_lock_shared(%d); END \1" % DUE, due)])
+            # A worker of the relay, and its timer.
+            eventually(lambda: db.sql(WAITING % "saga_due_1") == [("2",)],
+                       "both have looked")
+            may_answer.set()
+            eventually(lambda: db.sql(WAITING % "saga_write_1") == [("1",)],
+                       "the call is settled")
+            hold.execute("SELECT pg_advisory_unlock(%s)", (DUE,))
+            time.sleep(1)  # it counts; if it is slower, the test sees less
         assert relay.wait() == 0, relay.log()
         assert sorted(a[0] for a in cell.target.arrivals()) == [
             "g/1/confirm", "g/1/try", "g/2/confirm", "g/2/try"]
