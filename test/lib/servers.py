@@ -385,10 +385,13 @@ class MariaDB(Server):
         self.tls = False
         self.environment["ONCE_CLOCKSHIM_WAITS"] = "1"
 
-    def init(self):
-        """A copy of what mariadb-install-db has made, which takes seconds."""
-        template = TEMPLATES / ("mariadb-%d-%d" % (
+    def template(self):
+        return TEMPLATES / ("mariadb-%d-%d" % (
             os.geteuid(), os.stat(find("mariadbd")).st_mtime_ns))
+
+    def init(self):
+        """A copy of what the server's installer made, which takes seconds."""
+        template = self.template()
         try:
             copy_folder(template, self.data)
         except (OSError, subprocess.SubprocessError):
@@ -407,15 +410,18 @@ class MariaDB(Server):
             "--innodb-use-native-aio=OFF", "--innodb-buffer-pool-size=64M",
             "--loose-innodb-buffer-pool-size-max=64M"])
 
-    def command(self):
+    def all_settings(self):
         settings = dict(self.settings, port=self.port, socket=self.socket,
                         datadir=self.data, tmpdir=self.folder,
                         pid_file=self.folder / "pid")
         if self.tls:
             settings.update(ssl_cert=self.folder / "tls.crt",
                             ssl_key=self.folder / "tls.key")
+        return settings
+
+    def command(self):
         return [find("mariadbd"), "--no-defaults",
-                *("--%s=%s" % pair for pair in settings.items())]
+                *("--%s=%s" % pair for pair in self.all_settings().items())]
 
     def ready(self):
         with contextlib.suppress(OSError), \
@@ -501,6 +507,98 @@ class MariaDB(Server):
 
     def details(self):
         return dict(super().details(), data=self.data, socket=self.socket)
+
+
+class MySQL(MariaDB):
+    """MySQL, where ONCE_MYSQLD names its program; for tests that know nothing
+    of it, it takes the place of MariaDB. tools/mysql makes such a program."""
+
+    SETTINGS = {
+        "innodb_flush_log_at_trx_commit": "1", "log_bin": "bin",
+        "sync_binlog": "1", "loose_binlog_format": "ROW",
+        "innodb_buffer_pool_size": "64M", "innodb_redo_log_capacity": "96M",
+        "innodb_fast_shutdown": "1", "skip_name_resolve": "ON",
+        "innodb_use_native_aio": "OFF", "max_connections": "200",
+        "gtid_mode": "ON", "enforce_gtid_consistency": "ON",
+        "mysqlx": "OFF"}
+
+    # Of MariaDB's settings that tests name.
+    NAMES = {
+        "rpl_semi_sync_master_enabled": "rpl_semi_sync_source_enabled",
+        "rpl_semi_sync_slave_enabled": "rpl_semi_sync_replica_enabled",
+        "rpl_semi_sync_master_wait_point": "rpl_semi_sync_source_wait_point",
+        "rpl_semi_sync_master_timeout": "rpl_semi_sync_source_timeout",
+        "rpl_semi_sync_master_wait_no_slave":
+            "rpl_semi_sync_source_wait_no_replica",
+        "log_slave_updates": "log_replica_updates",
+        "innodb_log_file_size": "innodb_redo_log_capacity"}
+
+    def program(self):
+        return [os.environ["ONCE_MYSQLD"], "--no-defaults"]
+
+    def template(self):
+        return TEMPLATES / ("mysql-%d-%d" % (
+            os.geteuid(), os.stat(os.environ["ONCE_MYSQLD"]).st_mtime_ns))
+
+    def install(self):
+        self.world.run(self.program() + [
+            "--initialize-insecure", "--datadir=%s" % self.data,
+            "--tmpdir=%s" % self.folder, "--innodb-use-native-aio=OFF",
+            "--innodb-buffer-pool-size=64M", "--auto-generate-certs=OFF"])
+        # Two servers with one would not follow each other.
+        (self.data / "auto.cnf").unlink()
+
+    def command(self):
+        plugins = "semisync_source.so;semisync_replica.so"
+        settings = {self.NAMES.get(name, name): value
+                    for name, value in self.all_settings().items()}
+        if self.tls:  # or it would check them by an authority of its own
+            settings["auto_generate_certs"] = "OFF"
+        if "log_bin" not in settings:  # MySQL has one unless told
+            settings["skip_log_bin"] = "ON"
+        return self.program() + ["--plugin-load-add=" + plugins] + [
+            "--%s=%s" % pair for pair in settings.items()]
+
+    def furnish(self):
+        self.sql("CREATE DATABASE once; CREATE USER once@'%'; "
+                 "GRANT ALL ON *.* TO once@'%'; REVOKE SUPER, "
+                 "CONNECTION_ADMIN, SYSTEM_VARIABLES_ADMIN ON *.* FROM once@'%'")
+        return self
+
+    def follow(self, primary):
+        primary.sql("CREATE USER IF NOT EXISTS repl@'%'; "
+                    "GRANT REPLICATION SLAVE ON *.* TO repl@'%'")
+        self.sql("CHANGE REPLICATION SOURCE TO SOURCE_HOST = '%s', "
+                 "SOURCE_PORT = %d, SOURCE_USER = 'repl', "
+                 "SOURCE_AUTO_POSITION = 1, GET_SOURCE_PUBLIC_KEY = 1, "
+                 "SOURCE_CONNECT_RETRY = 1; SET GLOBAL sync_binlog = 0, "
+                 "GLOBAL innodb_flush_log_at_trx_commit = 2; START REPLICA"
+                 % (primary.address, primary.port))
+        primary.sql("SET GLOBAL rpl_semi_sync_source_enabled = 1")
+        eventually(lambda: primary.sql(
+            "SHOW STATUS LIKE 'Rpl_semi_sync_source_clients'").endswith("1"),
+                   self.name + " is waited for")
+
+    def certificate(self, which):
+        """At a start it only warns of what it would refuse to load later."""
+        self.world.authority.install(which, self.folder)
+        if self.running():
+            self.restart()
+
+    def promote(self):
+        self.sql("STOP REPLICA IO_THREAD")
+        eventually(lambda: "has read all relay log" in self.sql(
+            "SHOW PROCESSLIST"), self.name + " has applied all")
+        self.sql("STOP REPLICA; RESET REPLICA ALL; SET GLOBAL sync_binlog = 1,"
+                 " GLOBAL innodb_flush_log_at_trx_commit = 1,"
+                 " GLOBAL read_only = 0")
+        self.settings["read_only"] = "OFF"
+
+
+def mysql_or_mariadb(world, name="mysql", **settings):
+    """What stands behind `mysql://` in this run."""
+    kind = MySQL if "ONCE_MYSQLD" in os.environ else MariaDB
+    return kind(world, name, **settings)
 
 
 class RedisError(Exception):
@@ -1062,7 +1160,7 @@ def postgres_standby_async(world, clock):
 
 
 def mysql(world, clock, **settings):
-    server = MariaDB(world, **settings)
+    server = mysql_or_mariadb(world, **settings)
     _started(world, server.init(), clock)
     return server.furnish().url()
 
@@ -1070,7 +1168,7 @@ def mysql(world, clock, **settings):
 def mysql_slow(world, clock):
     """Flushes of the redo log are slow where $ONCE_TEST_DIR/slow_redo is: no
     binlog, whose flush would come first."""
-    server = MariaDB(world)
+    server = mysql_or_mariadb(world)
     server.settings.pop("log_bin")
     shim = world.folder / "slowflush.so"
     subprocess.run(["cc", "-D_GNU_SOURCE", "-shared", "-fPIC", "-O1", "-o",
@@ -1083,7 +1181,7 @@ def mysql_slow(world, clock):
 
 def mysql_replica(world, clock):
     """Semi-synchronous: what is acknowledged is on both."""
-    pair = [MariaDB(world, name, log_slave_updates="ON",
+    pair = [mysql_or_mariadb(world, name, log_slave_updates="ON",
                     rpl_semi_sync_slave_enabled="ON",
                     rpl_semi_sync_master_wait_point="AFTER_SYNC",
                     rpl_semi_sync_master_timeout="10000000000",
@@ -1100,7 +1198,7 @@ def mysql_replica(world, clock):
 
 
 def mysql_tls(world, clock):
-    server = MariaDB(world)
+    server = mysql_or_mariadb(world)
     server.tls = True
     server.certificate("good")
     _started(world, server.init(), clock)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * slowflush.c - a disk that takes its time, for LD_PRELOAD into mariadbd.
+ * slowflush.c - a disk that takes its time, for LD_PRELOAD into mariadbd or
+ * mysqld.
  *
  * While the file that ONCE_SLOWFLUSH names exists, each flush of InnoDB's redo
  * log takes three seconds. So a test has the time to look at a commit that can
@@ -27,7 +28,8 @@ static int is_slow(int fd)
     if (n < 0)
         return 0;
     name[n] = '\0';
-    return strstr(name, "ib_logfile") != NULL;
+    return strstr(name, "ib_logfile") != NULL ||
+           strstr(name, "ib_redo") != NULL;
 }
 
 static int flush(const char *call, int fd)

@@ -86,7 +86,7 @@ class Mysql:
     prefix = "once_"
 
     def __init__(self, run):
-        self.server = servers.MariaDB(run.world).init().start().furnish()
+        self.server = servers.mysql_or_mariadb(run.world).init().start().furnish()
         self.direct = self.server.url()
         self.port = self.server.port
         self.connection = None

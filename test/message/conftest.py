@@ -51,7 +51,7 @@ def amqp(world, amqp_settings):
 
 @pytest.fixture(scope="module")
 def mysql(world):
-    return started(lambda: servers.MariaDB(world).init()).start().furnish()
+    return started(lambda: servers.mysql_or_mariadb(world).init()).start().furnish()
 
 
 @pytest.fixture(scope="module")

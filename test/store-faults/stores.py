@@ -154,7 +154,7 @@ def disk_postgres(run):
 
 
 def disk_mysql(run):
-    server = servers.MariaDB(run.world)
+    server = servers.mysql_or_mariadb(run.world)
     place = server.folder / "disk"
     server.data = place / "data"  # which its copy makes
     beneath(run, server, place).init()

@@ -101,6 +101,8 @@ static const struct {
     {SEMI_ON, "Rpl_semi_sync_master_status"},
     {SEMI_ON, "Rpl_semi_sync_source_status"},
     {REPLICA, "Slaves_running"},
+    /* MySQL shows a client without rights no other replica than this. */
+    {REPLICA, "Rpl_semi_sync_replica_status"},
     {REPLICAS, "Slaves_connected"},
     {REDO, "Innodb_redo_log_enabled"},
 };
@@ -211,7 +213,7 @@ static int refuse(const struct once__my_link *l, const struct said *s,
                           "%s: read_only is set, as on a replica: what it "
                           "shows may be old",
                           l->label);
-    if (number(s, REPLICA) > 0)
+    if (number(s, REPLICA) > 0 || is_on(s, REPLICA))
         return once__fail(err, ONCE_EAWAY,
                           "%s: it follows another server: what it shows may be "
                           "old",
