@@ -519,6 +519,7 @@ class MySQL(MariaDB):
         "innodb_buffer_pool_size": "64M", "innodb_redo_log_capacity": "96M",
         "innodb_fast_shutdown": "1", "skip_name_resolve": "ON",
         "innodb_use_native_aio": "OFF", "max_connections": "200",
+        "max_allowed_packet": "16M",  # MariaDB's default
         "gtid_mode": "ON", "enforce_gtid_consistency": "ON",
         "mysqlx": "OFF"}
 

@@ -141,7 +141,8 @@ static MYSQL *my_open(const char *database)
                               NULL, 0) != NULL);
     my_sql(my,
            "SET sql_mode=CONCAT(@@sql_mode,',PIPES_AS_CONCAT'),"
-           "max_recursive_iterations=1000000",
+           "/*M! max_recursive_iterations=1000000 */"
+           "/*!80000 cte_max_recursion_depth=1000000 */",
            NULL);
     return my;
 }

@@ -1199,7 +1199,8 @@ static int ask_beside(struct db *first, const char *id, const char *isolation,
                      " AND pid<>pg_backend_pid()",
                      "",
                      "SELECT count(*) FROM"
-                     " information_schema.INNODB_LOCK_WAITS")) == 0) {
+                     " /*M! information_schema.INNODB_LOCK_WAITS */"
+                     " /*!80000 performance_schema.data_lock_waits */")) == 0) {
         if (waitpid(pid, &status, WNOHANG) == pid)
             goto out;   /* it did not wait */
         if (is_mysql()) /* shows what is older, if asked too often */

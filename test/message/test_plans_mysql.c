@@ -15,6 +15,11 @@
 /* MANY: a window counts each row that it keeps several times. */
 enum { BATCH = 100, MANY = 120 * BATCH };
 
+/* The numbers up to `most`, on MariaDB and on MySQL. */
+#define SEQ(most)                                                              \
+    "(WITH RECURSIVE s(seq) AS (SELECT 1 UNION ALL SELECT seq+1 FROM s WHERE " \
+    "seq<" #most ") SELECT seq FROM s) numbers"
+
 /* Of the same sort as `r`, on whose behalf all is asked, are the others' rows. */
 static const char *const rows[] = {
     "INSERT INTO @outbox(phase,kept,due_ms,at_ms,route,id,`key`,type,headers,"
@@ -23,16 +28,16 @@ static const char *const rows[] = {
     "CASE WHEN seq%20=1 THEN 9999999999999 ELSE 1 END,1,"
     "CASE WHEN seq%4=0 THEN concat('other',seq%40) ELSE 'r' END,"
     "concat('m',seq),CASE WHEN seq%3=0 AND (seq%20<>1 OR seq%100=1)"
-    " THEN concat('k',seq) END,'','','',1,0 FROM seq_1_to_1000000",
+    " THEN concat('k',seq) END,'','','',1,0 FROM " SEQ(1000000),
     "INSERT INTO @inbox(consumer,id,at_ms,kind) SELECT concat('c',seq%3),"
-    "concat('m',seq),1800000000000,1 FROM seq_1_to_1000000",
+    "concat('m',seq),1800000000000,1 FROM " SEQ(1000000),
     "INSERT INTO "
     "@parked(consumer,id,state,due_ms,at_ms,`key`,type,headers,body,"
     "error,filed) SELECT concat('c',seq%3),concat('m',seq),"
     "CASE WHEN seq%5=0 THEN 1 ELSE 3 END,"
     "CASE WHEN seq%10=0 THEN seq ELSE 9999999999999 END,1,"
     "CASE WHEN seq%2=0 THEN concat('k',seq) END,'','','','',1"
-    " FROM seq_1_to_300000",
+    " FROM " SEQ(300000),
     "ANALYZE TABLE @outbox,@inbox,@parked",
 };
 
@@ -202,7 +207,9 @@ static const struct {
 static long count_reads(struct db *d)
 {
     return number(d, "SELECT sum(variable_value) FROM"
-                     " information_schema.SESSION_STATUS WHERE variable_name"
+                     " /*M! information_schema.SESSION_STATUS */"
+                     " /*!80000 performance_schema.session_status */"
+                     " WHERE variable_name"
                      " LIKE 'Handler_read%%'");
 }
 

@@ -49,12 +49,15 @@ static const char there_sql[] =
     " FROM information_schema.ROUTINES r WHERE r.ROUTINE_SCHEMA=DATABASE()"
     " AND r.ROUTINE_NAME LIKE 'once!_%' ESCAPE '!'";
 
-/* What a server does not show as it was written: white space, backslashes, and the
- * signs of a comment that MariaDB executes. */
+/* What a server does not show as it was written: white space, backslashes and
+ * quotes (MySQL shows the line feed that '\n' stands for, and one quote for two),
+ * and the signs of a comment that MariaDB executes. */
 static const char *skip(const char *at)
 {
     for (;;) {
-        if (isspace((unsigned char)*at) || *at == '\\')
+        if (*at == '\\')
+            at += 1 + (at[1] == 'n' || at[1] == 'r');
+        else if (isspace((unsigned char)*at) || *at == '\'')
             at++;
         else if (strncmp(at, "/*M!", 4) == 0)
             at += 4;
