@@ -13,6 +13,7 @@ import pathlib
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
@@ -20,11 +21,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATIENCE = 60
-NEEDS = {"python": "/usr/lib/python3/dist-packages/flask",
-         "node": "/usr/share/nodejs/express", "go": "/usr/bin/go",
-         "java": "/usr/bin/javac"}
-LANGUAGES = [name for name, file in NEEDS.items() if os.path.exists(file) and
-             "\n%s)" % name in (ROOT / "examples/languages/start").read_text()]
+sys.path.insert(0, str(ROOT / "test/serve"))
+
+import served  # noqa: E402 pylint: disable=wrong-import-position
+
+LANGUAGES = list(filter(served.is_installed, ["python", "node", "go", "java"]))
 
 
 class Service:

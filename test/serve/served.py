@@ -27,6 +27,20 @@ SERVICES = {
 
 
 LANGUAGES = set(SERVICES) | {"go", "java"}
+JARS = ["/usr/share/java/tomcat10-embed-core.jar",
+        "/usr/share/java/tomcat10-annotations-api.jar"]
+
+# Programs and files. `make languages` installs those of Go and Java, `make test`
+# does not.
+NEEDS = {"python": ["/usr/bin/gunicorn"],
+         "asgi": ["/usr/lib/python3/dist-packages/uvicorn"],
+         "node": ["node"], "go": ["go"], "java": ["javac", *JARS],
+         "lua": ["/usr/lib/nginx/modules/ngx_http_lua_module.so"]}
+
+
+def is_installed(language):
+    return all(shutil.which(need) or os.path.exists(need)
+               for need in NEEDS[language])
 
 
 def go_service(build):
@@ -83,10 +97,6 @@ def ask_route(folder, location):
             data += piece
     told = json.loads(data.partition(b"\r\n\r\n")[2])
     return [told["text"]] if "error" in told else []
-
-
-JARS = ["/usr/share/java/tomcat10-embed-core.jar",
-        "/usr/share/java/tomcat10-annotations-api.jar"]
 
 
 def java_service(build, how):

@@ -7,9 +7,7 @@ does.
 
 import contextlib
 import itertools
-import os
 import pathlib
-import shutil
 import signal
 import socket
 import struct
@@ -30,7 +28,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "gateway"))
 import gateway  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
-    shutil.which("javac") is None or not os.path.exists(served.JARS[0]),
+    not served.is_installed("java"),
     reason="there is no Java, or no Tomcat")
 NUMBERS = itertools.count(1)
 

@@ -24,15 +24,8 @@ import gateway  # noqa: E402
 import served  # noqa: E402
 from gateway import Drop, Gateway, Guarded, eventually, guarded, message  # noqa: E402
 
-# What each needs: a file.
-NEEDS = {"nginx": "/usr/sbin/nginx", "guarded": gateway.GUARDED,
-         "python": "/usr/bin/gunicorn", "node": "/usr/bin/node",
-         "asgi": "/usr/lib/python3/dist-packages/uvicorn",
-         "go": "/usr/bin/go", "java": "/usr/bin/javac",
-         "lua": "/usr/lib/nginx/modules/ngx_http_lua_module.so"}
 FRONTS = os.environ.get("ONCE_FRONTS", "").split() or [
-    name for name, file in NEEDS.items() if os.path.exists(file) and
-    (name in ("nginx", "guarded") or name in served.LANGUAGES)]
+    "nginx", "guarded", *filter(served.is_installed, served.NEEDS)]
 ORDERS = 20
 SERVER = guarded("/pay/", "once_in_flight wait=20s;", scope="$http_x_user")
 
