@@ -45,6 +45,7 @@ help:
 	@echo 'make languages  the scenarios for Express, Go, Java and Lua, too'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
 	@echo 'make nginx-versions  the gateway on other versions; SOURCES=DIR, SMOKE=yes'
+	@echo 'make mysql      store and messages on MySQL, by Debian unstable (root)'
 	@echo 'make drivers    messages by each driver of the databases: Java, Go, node'
 	@echo 'make coverage   branches of src/calls/core and src/calls/http that tests take'
 	@echo 'make style      facts of the house style (make format repairs)'
@@ -207,6 +208,14 @@ languages: packages all
 		GOPROXY=off go test ./...
 	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) -m pytest -q test/serve \
 		test/examples/test_languages.py
+
+# MySQL itself, in place of MariaDB; MYSQLD names another one than Debian's.
+MYSQLD ?= $(BUILD)/mysql/mysqld
+.PHONY: mysql
+mysql: SET = mysql
+mysql: packages all
+	@test -x $(MYSQLD) || tools/mysql $(BUILD)/mysql
+	@PYTHON=$(PYTHON) test/reach/mysql $(BUILD) $(MYSQLD)
 
 # Each folder of SOURCES is an nginx, an OpenResty or an Angie, not yet built.
 .PHONY: nginx-versions

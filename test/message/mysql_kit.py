@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mysql_kit.py - what the tests of messages on MariaDB share: databases that have
-the tables and procedures of my.sql, and sessions that call them through PyMySQL.
+"""mysql_kit.py - what the tests of messages on MariaDB share, and of MySQL where
+ONCE_MYSQLD names one: databases that have the tables and procedures of my.sql, and sessions that call them through PyMySQL.
 
 The text is filled in and cut here as `once messages init` does it. ONCE_MY_SQL
 names another text, as a mutant has it."""
@@ -11,6 +11,11 @@ import re
 import pymysql
 
 from carry import PATIENCE, ROOT
+
+# MySQL itself, in place of MariaDB. It has no SET STATEMENT: a claim waits as long
+# as its session says, and docs/mysql.md says to set it.
+MYSQL = "ONCE_MYSQLD" in os.environ
+LOCK_S = 2 if MYSQL else 50
 
 MARKS = {
     "@keep@": "604800000", "@create@": "CREATE /*M! OR REPLACE */",
@@ -46,9 +51,16 @@ def statements(whole):
 def bodies(whole):
     """{procedure: what stands between BEGIN and END, with both}, as MariaDB keeps
     it: what it executes of a comment is no comment any more."""
-    whole = re.sub(r"/\*M!(.*?)\*/", r"\1", whole)
-    return {re.search(r"PROCEDURE (\w+)", s)[1]: s[s.index("\nBEGIN") + 1:]
-            for s in statements(whole) if s.startswith("CREATE  OR")}
+    if not MYSQL:
+        whole = re.sub(r"/\*M!(.*?)\*/", r"\1", whole)
+    return {re.search(r"PROCEDURE (\w+)", s)[1]: kept(s[s.index("\nBEGIN") + 1:])
+            for s in statements(whole) if " PROCEDURE once_" in s
+            and s.startswith("CREATE")}
+
+
+def kept(body):
+    """MySQL keeps what a literal stands for: without that, and white space."""
+    return re.sub(r"\\[nr]|[\s\\']", "", body) if MYSQL else body
 
 
 class My:
@@ -81,6 +93,8 @@ class My:
 
     def open(self, level="", **more):
         session = Session(self.connect(**more))
+        if MYSQL:
+            session.run("SET SESSION innodb_lock_wait_timeout = %s", LOCK_S)
         if level:
             session.run("SET SESSION TRANSACTION ISOLATION LEVEL " + level)
         return session
@@ -156,7 +170,10 @@ def refused(session, call, *args, **more):
     try:
         answer = call(*args, **more)
     except pymysql.MySQLError as error:
-        session.run("GET DIAGNOSTICS CONDITION 1 @state = RETURNED_SQLSTATE")
+        if MYSQL:  # warnings come before it
+            session.run("GET DIAGNOSTICS @last = NUMBER")
+        session.run("GET DIAGNOSTICS CONDITION %s @state = RETURNED_SQLSTATE"
+                    % ("@last" if MYSQL else "1"))
         (state,), = session.run("SELECT @state")
         return state, *error.args
     raise AssertionError("no error but %r" % (answer,))

@@ -88,8 +88,7 @@ static void in_words_of(MYSQL *m, char *text, size_t size)
         return;
     for (i = 0; i < 2; i++)
         while ((at = strstr(text, words[i][0])) != NULL) {
-            (void)snprintf(tail, sizeof(tail), "%s",
-                           at + strlen(words[i][0]));
+            (void)snprintf(tail, sizeof(tail), "%s", at + strlen(words[i][0]));
             (void)snprintf(at, size - (size_t)(at - text), "%s%s", words[i][1],
                            tail);
         }
