@@ -246,7 +246,7 @@ void once__store_failed(once_engine *e, const once_error *err)
     if (!e->failing)
         once__event(e, ONCE_EVENT_NO_ANSWER ": %s", err->text);
     e->failing = 1;
-    once__set(&e->count.up, 0);
+    once__publish(&e->count.up, 0);
     memcpy(e->trouble, err->text, sizeof(e->trouble));
 }
 
@@ -255,7 +255,7 @@ void once__store_answered(once_engine *e)
     if (e->failing)
         once__event(e, "the store answers again");
     e->failing = 0;
-    once__set(&e->count.up, 1);
+    once__publish(&e->count.up, 1);
     e->trouble[0] = '\0';
     e->needs_maintenance = 1;
 }

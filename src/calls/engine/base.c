@@ -68,6 +68,16 @@ void once__set(atomic_uint_fast64_t *gauge, uint64_t n)
     atomic_store_explicit(gauge, n, memory_order_relaxed);
 }
 
+void once__publish(atomic_uint_fast64_t *gauge, uint64_t n)
+{
+    atomic_store_explicit(gauge, n, memory_order_release);
+}
+
+uint64_t once__published(const atomic_uint_fast64_t *gauge)
+{
+    return atomic_load_explicit(gauge, memory_order_acquire);
+}
+
 void once__count_batch(once_engine *e, uint64_t us)
 {
     size_t i = 0;

@@ -184,7 +184,7 @@ static void begin_closing(once_engine *e)
 static void end_all(once_engine *e)
 {
     e->ended = 1;
-    once__set(&e->count.up, 0);
+    once__publish(&e->count.up, 0);
     if (e->store != NULL)
         once__witness_close(e);
     do {
@@ -256,13 +256,13 @@ static void *run(void *argument)
         return NULL;
     }
     once__set(&e->count.of_host, (uint64_t)e->store->of_host);
-    once__set(&e->count.up, 1);
     once__set(&e->count.incarnation, e->store->head.incarnation);
     once__set(&e->count.gap_until_ms, e->store->head.gap != ONCE_GAP_NONE
                                           ? e->store->head.gap_until_ms
                                           : 0);
     once__set(&e->count.durable,
               e->store->ops->durable && e->store->caveat == NULL);
+    once__publish(&e->count.up, 1); /* and what is set above */
     report_caveat(e);
     for (;;) {
         int quiet = turn(e, closing);

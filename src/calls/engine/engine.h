@@ -237,6 +237,10 @@ uint64_t once__jitter(once_engine *e, uint64_t ms);
 void once__count(atomic_uint_fast64_t *counter, uint64_t n);
 void once__uncount(atomic_uint_fast64_t *gauge);
 void once__set(atomic_uint_fast64_t *gauge, uint64_t n);
+/* The same, for a gauge that says something of others: who reads it by
+ * once__published(), and the others then, sees what was set or counted before. */
+void once__publish(atomic_uint_fast64_t *gauge, uint64_t n);
+uint64_t once__published(const atomic_uint_fast64_t *gauge);
 void once__count_batch(once_engine *e, uint64_t us);
 /* Reserves room for one operation in the queue, from any thread. 0: it is
  * full. */

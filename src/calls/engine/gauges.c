@@ -44,11 +44,11 @@ void once__gauges_turn(once_engine *e)
     e->count_due_ms = now + e->options.count_ms;
     memset(&counts, 0, sizeof(counts));
     known = look(e, &counts, &oldest_ms);
-    once__set(&c->counted, (uint64_t)known);
-    if (!known)
-        return;
-    once__set(&c->claimed, counts.claimed);
-    once__set(&c->dispatched, counts.dispatched);
-    once__set(&c->indeterminate, counts.indeterminate);
-    once__set(&c->oldest_indeterminate_ms, oldest_ms);
+    if (known) {
+        once__set(&c->claimed, counts.claimed);
+        once__set(&c->dispatched, counts.dispatched);
+        once__set(&c->indeterminate, counts.indeterminate);
+        once__set(&c->oldest_indeterminate_ms, oldest_ms);
+    }
+    once__publish(&c->counted, (uint64_t)known);
 }

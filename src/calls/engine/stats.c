@@ -3,8 +3,10 @@
  * stats.c - counters that every thread may read at any time.
  *
  * Relaxed atomics: each number is right, but they are not all of one moment.
- * Two decisions use them: whether the queue is full, and whether what the store
- * has answered before may still be shown.
+ * `up` and `counted` say something of others, so they are published: read before
+ * these, they are never newer than these.
+ * Two decisions use the numbers: whether the queue is full, and whether what the
+ * store has answered before may still be shown.
  */
 #include <string.h>
 
@@ -38,14 +40,14 @@ void once_engine_stats(once_engine *e, once_stats *out)
     out->live = look(&c->live);
     out->waiting = look(&c->waiting);
     out->oldest_ms = since == 0 || now < since ? 0 : now - since;
-    out->up = look(&c->up);
+    out->up = once__published(&c->up);
     out->unrecorded = look(&c->unrecorded);
     out->durable = look(&c->durable);
     out->swept_ms = swept == 0 ? UINT64_MAX : now < swept ? 0 : now - swept;
     out->late = look(&c->late);
     out->incarnation = look(&c->incarnation);
     out->gap_until_ms = look(&c->gap_until_ms);
-    out->counted = look(&c->counted);
+    out->counted = once__published(&c->counted);
     if (out->counted) {
         out->claimed = look(&c->claimed);
         out->dispatched = look(&c->dispatched);
@@ -61,5 +63,8 @@ uint64_t once__engine_epoch(const once_engine *e)
 {
     const struct once__counters *c = &e->count;
 
-    return look(&c->up) && look(&c->of_host) ? look(&c->unknown) + 1 : 0;
+    /* A store that answers again is not seen without the failure before. */
+    if (!once__published(&c->up) || !look(&c->of_host))
+        return 0;
+    return look(&c->unknown) + 1;
 }
