@@ -63,7 +63,7 @@ ngx_http_once_find_slot(ngx_http_once_shared_t *shared, ngx_str_t *name)
     counts->len = name->len;
     ngx_memcpy(counts->name, name->data, name->len);
 
-    ngx_memory_barrier();       /* old workers may be reading */
+    ngx_memory_barrier();       /* with that of ngx_http_once_nroutes() */
     shared->nroutes = i + 1;
 
     return i;
@@ -213,14 +213,33 @@ ngx_http_once_count_time(ngx_http_once_times_t *times,
 }
 
 
+/*
+ * The counts of records stay: one who has just read that they are known may
+ * still read them, and 0 would be good news.
+ */
+
 void
 ngx_http_once_clear_slot(ngx_http_once_store_t *store)
 {
-    ngx_http_once_shared_t  *shared;
+    ngx_http_once_gauges_t  *gauges;
 
-    shared = ngx_http_once_shared(store);
-    ngx_memzero((void *) &shared->gauges[ngx_process_slot],
-                sizeof(ngx_http_once_gauges_t));
+    gauges = &ngx_http_once_shared(store)->gauges[ngx_process_slot];
+    gauges->counted = 0;
+    ngx_memzero((void *) gauges, offsetof(ngx_http_once_gauges_t, counted));
+}
+
+
+/* the names of so many are there, also for one who runs beside the master */
+
+ngx_uint_t
+ngx_http_once_nroutes(ngx_http_once_shared_t *shared)
+{
+    ngx_uint_t  n;
+
+    n = shared->nroutes;
+    ngx_memory_barrier();       /* with that of ngx_http_once_find_slot() */
+
+    return n;
 }
 
 
@@ -248,10 +267,14 @@ ngx_http_once_set_gauges(ngx_http_once_gauges_t *gauges, once_stats *stats)
         gauges->gap_until = stats->gap_until_ms;
     }
 
-    gauges->claimed = stats->claimed;
-    gauges->dispatched = stats->dispatched;
-    gauges->indeterminate = stats->indeterminate;
-    gauges->oldest_indeterminate = stats->oldest_indeterminate_ms;
+    if (stats->counted) {
+        gauges->claimed = stats->claimed;
+        gauges->dispatched = stats->dispatched;
+        gauges->indeterminate = stats->indeterminate;
+        gauges->oldest_indeterminate = stats->oldest_indeterminate_ms;
+        ngx_memory_barrier();   /* with that of ngx_http_once_counted() */
+    }
+
     gauges->counted = stats->counted;
 
     if (stats->swept_ms != UINT64_MAX) {
@@ -330,7 +353,6 @@ static const struct {
     ngx_http_once_fold(late, MAX),
     ngx_http_once_fold(incarnation, MAX),
     ngx_http_once_fold(gap_until, MAX),
-    ngx_http_once_fold(counted, MAX),
     ngx_http_once_fold(claimed, MAX),
     ngx_http_once_fold(dispatched, MAX),
     ngx_http_once_fold(indeterminate, MAX),
@@ -338,32 +360,63 @@ static const struct {
 };
 
 
-void
-ngx_http_once_sum(ngx_http_once_shared_t *shared, ngx_http_once_gauges_t *sum)
+/* 1 if the counts of records of this process may be read from now on */
+
+static ngx_uint_t
+ngx_http_once_counted(ngx_http_once_gauges_t *gauges)
+{
+    if (!gauges->counted) {
+        return 0;
+    }
+
+    ngx_memory_barrier();       /* with that of ngx_http_once_set_gauges() */
+
+    return 1;
+}
+
+
+static void
+ngx_http_once_add(ngx_http_once_gauges_t *sum, ngx_http_once_gauges_t *gauges)
 {
     size_t              offset;
-    ngx_uint_t          i, k;
+    ngx_uint_t          k, counted;
     ngx_atomic_t       *total;
     ngx_atomic_uint_t   value;
 
-    ngx_memzero(sum, sizeof(ngx_http_once_gauges_t));
+    counted = ngx_http_once_counted(gauges);
+    sum->counted |= counted;
 
     for (k = 0; k < ngx_http_once_count(ngx_http_once_folds); k++) {
         offset = ngx_http_once_folds[k].offset;
-        total = (ngx_atomic_t *) ((u_char *) sum + offset);
 
-        for (i = 0; i < NGX_MAX_PROCESSES; i++) {
-            value = *(ngx_atomic_t *) ((u_char *) &shared->gauges[i] + offset);
-
-            if (ngx_http_once_folds[k].how == NGX_HTTP_ONCE_ADD) {
-                *total += value;
-
-            } else if (ngx_http_once_folds[k].how == NGX_HTTP_ONCE_MAX) {
-                *total = ngx_max(*total, value);
-
-            } else if (value && (*total == 0 || value < *total)) {
-                *total = value;
-            }
+        if (!counted && offset > offsetof(ngx_http_once_gauges_t, counted)) {
+            continue;
         }
+
+        total = (ngx_atomic_t *) ((u_char *) sum + offset);
+        value = *(ngx_atomic_t *) ((u_char *) gauges + offset);
+
+        if (ngx_http_once_folds[k].how == NGX_HTTP_ONCE_ADD) {
+            *total += value;
+
+        } else if (ngx_http_once_folds[k].how == NGX_HTTP_ONCE_MAX) {
+            *total = ngx_max(*total, value);
+
+        } else if (value && (*total == 0 || value < *total)) {
+            *total = value;
+        }
+    }
+}
+
+
+void
+ngx_http_once_sum(ngx_http_once_shared_t *shared, ngx_http_once_gauges_t *sum)
+{
+    ngx_uint_t  i;
+
+    ngx_memzero(sum, sizeof(ngx_http_once_gauges_t));
+
+    for (i = 0; i < NGX_MAX_PROCESSES; i++) {
+        ngx_http_once_add(sum, &shared->gauges[i]);
     }
 }

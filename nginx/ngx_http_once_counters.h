@@ -14,7 +14,10 @@
 #include "base/metrics.h"
 
 
-/* of one process, all 0 where none is; or of all of them */
+/*
+ * of one process, or of all of them; where none is, all up to `counted` are 0,
+ * and what follows it does not count
+ */
 
 typedef struct {
     ngx_atomic_t   live;
@@ -28,7 +31,7 @@ typedef struct {
     ngx_atomic_t   late;
     ngx_atomic_t   incarnation;
     ngx_atomic_t   gap_until;
-    ngx_atomic_t   counted;     /* the rest is known */
+    ngx_atomic_t   counted;     /* the rest is known, and was written before */
     ngx_atomic_t   claimed;
     ngx_atomic_t   dispatched;
     ngx_atomic_t   indeterminate;
@@ -71,7 +74,10 @@ typedef struct {
     ngx_http_once_times_t          batch;
     ngx_http_once_gauges_t         gauges[NGX_MAX_PROCESSES];
 
-    /* the first one is "-"; slots are only added, by the master */
+    /*
+     * the first one is "-"; slots are only added, by the master, while workers
+     * read: how many there are by ngx_http_once_nroutes()
+     */
     ngx_atomic_t                   nroutes;
     ngx_http_once_route_counts_t   routes[NGX_HTTP_ONCE_NROUTES];
 } ngx_http_once_shared_t;
@@ -105,6 +111,7 @@ void ngx_http_once_count_ending(ngx_http_once_route_counts_t *counts,
     once__ending ending, ngx_uint_t n);
 void ngx_http_once_count_time(ngx_http_once_times_t *times,
     const struct once__buckets *buckets, uint64_t us);
+ngx_uint_t ngx_http_once_nroutes(ngx_http_once_shared_t *shared);
 void ngx_http_once_clear_slot(ngx_http_once_store_t *store);
 void ngx_http_once_add_stats(ngx_http_once_store_t *store, once_stats *stats,
     once_stats *last);

@@ -252,13 +252,15 @@ ngx_http_once_json_words(ngx_http_once_page_t *page,
 {
     int            n;
     uint64_t       total;
-    ngx_uint_t     k;
+    ngx_uint_t     k, nroutes;
     ngx_atomic_t  *counters;
+
+    nroutes = ngx_http_once_nroutes(shared);
 
     for (n = 1; n < count; n++) {
         total = 0;
 
-        for (k = 0; k < shared->nroutes; k++) {
+        for (k = 0; k < nroutes; k++) {
             counters = (ngx_atomic_t *) ((u_char *) &shared->routes[k]
                                          + offset);
             total += counters[n];
@@ -450,7 +452,7 @@ static void
 ngx_http_once_each_route(ngx_http_once_metrics_t *m, ngx_uint_t family,
     ngx_http_once_route_pt put, size_t arg)
 {
-    ngx_uint_t                     i, k;
+    ngx_uint_t                     i, k, nroutes;
     once_bytes                     labels[NGX_HTTP_ONCE_NLABELS];
     ngx_http_once_store_t        **store;
     ngx_http_once_shared_t        *shared;
@@ -461,9 +463,10 @@ ngx_http_once_each_route(ngx_http_once_metrics_t *m, ngx_uint_t family,
 
     for (i = 0; i < m->omcf->stores.nelts; i++) {
         shared = ngx_http_once_shared(store[i]);
+        nroutes = ngx_http_once_nroutes(shared);
         labels[0] = ngx_http_once_bytes(&store[i]->name);
 
-        for (k = 0; k < shared->nroutes; k++) {
+        for (k = 0; k < nroutes; k++) {
             counts = &shared->routes[k];
             labels[1].data = counts->name;
             labels[1].size = counts->len;
