@@ -207,12 +207,14 @@ static void notify(const char *text)
     close(fd);
 }
 
+/* The bell first: a ring of what comes into the list after it was taken stays,
+ * and ends the next poll(). */
 static void answer_woken(struct serve *s)
 {
-    struct serve_wake *w = atomic_exchange(&s->woken, NULL), *next;
-    struct serve_open *o;
     uint64_t rings;
     ssize_t n = read(s->bell, &rings, sizeof(rings));
+    struct serve_wake *w = atomic_exchange(&s->woken, NULL), *next;
+    struct serve_open *o;
 
     (void)n;
     for (; w != NULL; w = next) {
