@@ -108,6 +108,10 @@ int __real_unlinkat(int dir, const char *name, int flags);
 int __wrap_unlinkat(int dir, const char *name, int flags);
 int __real_posix_fallocate(int fd, off_t offset, off_t size);
 int __wrap_posix_fallocate(int fd, off_t offset, off_t size);
+void *__real_mmap(void *at, size_t size, int what, int how, int fd,
+                  off_t offset);
+void *__wrap_mmap(void *at, size_t size, int what, int how, int fd,
+                  off_t offset);
 
 /* Called before each read, and instead of each pause. */
 static void (*on_read)(void);
@@ -126,6 +130,18 @@ int __wrap_nanosleep(const struct timespec *time, struct timespec *left)
         return __real_nanosleep(time, left);
     on_pause();
     return 0;
+}
+
+/* A file is mapped from multiples of that on. */
+static off_t kernel_page = 1;
+
+void *__wrap_mmap(void *at, size_t size, int what, int how, int fd,
+                  off_t offset)
+{
+    if (offset % kernel_page == 0)
+        return __real_mmap(at, size, what, how, fd, offset);
+    errno = EINVAL;
+    return MAP_FAILED;
 }
 
 static ino_t node_of(int fd)

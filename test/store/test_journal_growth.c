@@ -374,6 +374,22 @@ static void many_records_are_back_after_an_unclean_end(void)
     once_store_close(s);
 }
 
+/* An arm64 kernel may have them; here mmap() does what it would do there. */
+static void the_index_is_mapped_where_pages_are_of_64_kib(void)
+{
+    uint64_t clock = BIRTH;
+    char path[128];
+    once_store *s;
+
+    new_path(path, sizeof(path));
+    kernel_page = 65536;
+    s = must_open_with(path, "", &clock);
+    T_EQ(complete_one(s, 1, 1000000000), ONCE_OK);
+    T_OK(is_there(s, 1));
+    once_store_close(s);
+    kernel_page = 1;
+}
+
 int main(int argc, char **argv)
 {
     const char *only = argc == 2 ? argv[1] : "";
@@ -388,6 +404,7 @@ int main(int argc, char **argv)
     RUN(verify_and_dump_work_beside_writers);
     RUN(results_larger_than_a_segment_are_kept);
     RUN(many_records_are_back_after_an_unclean_end);
+    RUN(the_index_is_mapped_where_pages_are_of_64_kib);
     remove_folder();
     return t_done();
 }

@@ -31,7 +31,7 @@
 
 enum {
     BUFFER_MIN = 64 * 1024,
-    PAGE = 4096 /* of the kernel's memory */
+    PAGE = 4096 /* a block of the file system, and most kernels' page */
 };
 
 /* ---- Durable ------------------------------------------------------------ */

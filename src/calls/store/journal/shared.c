@@ -19,7 +19,8 @@
  *
  * It grows and never shrinks; every page is allocated before
  * it is touched, since a full /dev/shm would otherwise be a SIGBUS in the one
- * that touches it. Processes map it in chunks, each when it first needs it.
+ * that touches it. Processes map it in chunks, each when it first needs it: head
+ * and chunks begin where a kernel's page does, and on arm64 that may be of 64 KiB.
  */
 #include "calls/store/journal/handle.h"
 
@@ -41,8 +42,11 @@
 #include "base/steady.h"
 
 enum {
-    HEAD = (sizeof(struct once__shared) + 4095) / 4096 * 4096,
+    KERNEL_PAGE = 65536, /* the largest that a kernel has; others divide it */
+    HEAD = (sizeof(struct once__shared) + KERNEL_PAGE - 1) / KERNEL_PAGE *
+           KERNEL_PAGE,
     CHUNK = ONCE__CHUNK_PAGES * ONCE__PAGE_SIZE,
+    IN_ONE = KERNEL_PAGE / ONCE__PAGE_SIZE, /* of our pages */
     STEP = 64, /* pages that are allocated at a time */
     TWICE_MS = 60000
 };
@@ -296,6 +300,17 @@ struct once__page *once__shared_page(struct once__journal *j, uint32_t n)
                                              ONCE__PAGE_SIZE);
 }
 
+static_assert(CHUNK % KERNEL_PAGE == 0 && STEP % IN_ONE == 0,
+              "each begins with a page of the kernel");
+
+/* One fault for all pages from `from` to `to`: a hint. */
+static void populate(struct once__journal *j, uint32_t from, uint32_t to)
+{
+    from = from / IN_ONE * IN_ONE;
+    (void)madvise(once__shared_page(j, from),
+                  (size_t)(to - from) * ONCE__PAGE_SIZE, MADV_POPULATE_WRITE);
+}
+
 /*
  * Made from the log, the same index may take more pages: they are asked for in
  * another order, and a part of the directory that must lie in one chunk leaves
@@ -327,9 +342,8 @@ uint32_t once__shared_grow(struct once__journal *j, uint32_t n)
     }
     if (!once__shared_view(j))
         return 0;
-    if (is_new) /* one fault for all; a hint */
-        (void)madvise(once__shared_page(j, at), (s->room - at) * 4096,
-                      MADV_POPULATE_WRITE);
+    if (is_new)
+        populate(j, at, s->room);
     for (; s->pages < at + n; s->pages++) /* they may have been used before */
         memset(once__shared_page(j, s->pages), 0, ONCE__PAGE_SIZE);
     return at;

@@ -54,7 +54,7 @@ enum {
     ONCE__SHARED_NAME = 128
 };
 
-#define ONCE__SHARED_MAGIC UINT64_C(0x3230636e6f6a6d65)
+#define ONCE__SHARED_MAGIC UINT64_C(0x3330636e6f6a6d65)
 #define ONCE__SHARED_PREFIX "/once-"
 
 /* ---- The undo list ------------------------------------------------------ */
