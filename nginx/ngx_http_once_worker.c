@@ -87,6 +87,11 @@ struct ngx_http_once_worker_s {
     ngx_http_once_store_t                *store;
     once_engine                          *engine;   /* NULL: not open */
     once__cache                          *cache;    /* NULL: no memory */
+
+    /*
+     * pushed by the engine's thread, taken whole by the event loop: a push
+     * releases its task, a take acquires all
+     */
     _Atomic(ngx_http_once_task_t *)       done;
     int                                   dirty;    /* the engine's thread */
 

@@ -177,6 +177,8 @@ struct serve {
     char bearer[SERVE_BEARER_MAX + 1]; /* "": none, a socket file */
     struct MHD_Daemon *daemon;
     int bell, deaths; /* an eventfd; an epoll of pidfds */
+    /* Pushed by the engine's thread, taken whole by the loop: a push releases its
+     * node, a take acquires all. */
     _Atomic(struct serve_wake *) woken;
     int ending;       /* SIGTERM: no new begins            */
     unsigned waiting; /* calls that the store is asked for */

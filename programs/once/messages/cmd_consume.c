@@ -90,7 +90,8 @@ struct consume {
     size_t n_memory;
     once_engine *engine;
     sigset_t signals;
-    _Atomic int store_away; /* the store of calls, and that was said */
+    _Atomic int store_away; /* the store of calls, and that was said: by the
+                             * first thread that sees it; a value */
 };
 
 static const struct cli_option options[] = {

@@ -169,6 +169,7 @@ void once__hold(once_engine *e)
 
 void once__drop(once_engine *e)
 {
+    /* Whatever others did with it is over before the last one frees it. */
     unsigned before = atomic_fetch_sub(&e->references, 1);
 
     assert(before > 0);

@@ -110,7 +110,8 @@ struct once_attempt {
 
     /* The caller's side of the call under way. */
     struct once__node call_node, stop_node, free_node;
-    atomic_int stopping; /* once_attempt_cancel() was called               */
+    atomic_int stopping; /* once_attempt_cancel() was called: `stop_node` is
+                          * pushed by the first; the queue does the rest    */
     int begun;           /* the claim was made                             */
     int look;            /* it never claims: once_look_start()             */
     int calling;         /* `done` is still to be called                   */
@@ -141,6 +142,8 @@ struct once_attempt {
 
 /* ---- The engine -------------------------------------------------------- */
 
+/* Relaxed, but for those two: `up` is published after `unknown` and what is said
+ * of an open store, `counted` after the counts of records. */
 struct once__counters {
     atomic_uint_fast64_t operations, batches, unknown, repeated, busy, renewed,
         reaped, forgotten, corrupt, rollbacks, queued, live, waiting,
@@ -192,8 +195,10 @@ struct once__witness {
 };
 
 struct once_engine {
-    atomic_uint references; /* the caller's and one for each attempt       */
-    atomic_int closing;
+    atomic_uint references; /* the caller's and one for each attempt: dropped
+                             * with release, and by the last with acquire   */
+    atomic_int closing;     /* with `away` only whether to refuse at once: what
+                             * comes to the queue after it closed is refused */
     struct once__node close_node; /* wakes the thread when it is to close  */
     once_engine_options options;
     once_store *store; /* NULL: not open yet                               */

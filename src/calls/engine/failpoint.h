@@ -29,7 +29,8 @@
 
 static inline void once__failpoint(const char *name)
 {
-    static atomic_ulong passed; /* one rule a process, one name a file */
+    static atomic_ulong passed; /* one rule a process, one name a file; it
+                                 * counts, and orders nothing */
     const char *rule = getenv("ONCE_FAILPOINT");
     size_t size = strlen(name);
     char *end;

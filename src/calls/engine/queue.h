@@ -14,6 +14,8 @@ struct once__node {
     void (*arrive)(void *owner, struct once__node *node);
 };
 
+/* `head` and `sleeping` must be sequentially consistent: each side writes one and
+ * then reads the other. A push releases its node, a take acquires all nodes. */
 struct once__queue {
     _Atomic(struct once__node *) head; /* the last one pushed comes first */
     atomic_int sleeping;

@@ -14,7 +14,8 @@
 enum { ONCE__SPARE_RANDOM = 16 * ONCE_TOKEN_SIZE };
 
 struct once__spare {
-    atomic_flag busy; /* one thread uses what is below */
+    atomic_flag busy; /* one thread uses what is below: a lock, taken with
+                       * acquire and let go with release */
     struct once__spare_block *first;
     int count;
     size_t left; /* of `random`: not used yet */

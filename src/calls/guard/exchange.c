@@ -91,8 +91,12 @@ struct once_exchange {
     uint32_t number;
     once_http_wake *wake;
     void *user;
-    atomic_int ready; /* the engine has answered: `rc` is there             */
-    _Atomic(once_attempt *) claiming; /* for the one who cancels            */
+    atomic_int
+        ready; /* the engine has answered: `rc` is there, which is written
+                       * before with release and read after with acquire    */
+    /* For the one who cancels. Both are sequentially consistent: each side writes
+     * one and then reads the other. */
+    _Atomic(once_attempt *) claiming;
     atomic_int cancelled;
     int rc;
 

@@ -18,7 +18,8 @@ struct once__base {
     void *own; /* the driver's */
     once_tx tx;
     int use;
-    atomic_ullong asked_ms; /* since when an answer is waited for; 0: none is */
+    atomic_ullong asked_ms; /* since when an answer is waited for; 0: none is. A
+                             * value, for the thread that watches */
     pthread_mutex_t lock;
     int spare; /* by `lock`: the connection's socket once more, or -1 */
 };

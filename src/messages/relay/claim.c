@@ -13,7 +13,7 @@
 
 /* A claim, while any part of it is carried. */
 struct once__whole {
-    atomic_size_t parts;
+    atomic_size_t parts; /* ended with release, the last with acquire */
     struct once__outgoing_list list;
 };
 

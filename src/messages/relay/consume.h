@@ -36,9 +36,9 @@ struct once__consumer {
     void *handler_user;
     struct once__series series;
 
-    _Atomic int stop;
+    _Atomic int stop; /* set with `lock`, looked at without it: a value */
     struct once__watch *watch; /* of all connections to the database */
-    _Atomic int n_away;        /* threads whose database is away */
+    _Atomic int n_away;        /* threads whose database is away: a value */
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the parked loop, and who waits to try again */
     uint64_t look_ms;    /* by the lock: when the parked loop looks next */
@@ -130,7 +130,8 @@ struct once__receiver {
     struct once__hand hand;
     pthread_t thread;
     int started;
-    /* Since when nothing came and nothing is left, or 0. */
+    /* Since when nothing came and nothing is left, or 0: a value, for the thread
+     * that waits for the end. */
     _Atomic uint64_t idle_ms;
 };
 

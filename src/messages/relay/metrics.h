@@ -30,7 +30,7 @@ enum { ONCE__METRICS_MAX = 24, ONCE__METRICS_MS = 10000 };
 struct once__series {
     const char *label; /* its value: any text. NULL: it is not shown */
     size_t first;      /* metrics before this one are not shown */
-    _Atomic uint64_t value[ONCE__METRICS_MAX];
+    _Atomic uint64_t value[ONCE__METRICS_MAX]; /* relaxed: each by itself */
 };
 
 static inline void once__count(struct once__series *s, int metric, uint64_t n)

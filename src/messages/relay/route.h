@@ -59,7 +59,8 @@ struct once__route {
     int shares; /* its workers claim for each other, by `claims` */
     struct once__claims claims;
     struct once__series *series;
-    atomic_ullong empty_ms; /* when the last claim without a row began */
+    atomic_ullong
+        empty_ms; /* when the last claim without a row began; a value */
     /* By the relay's `look`: since when so many rows are ready that may all
      * stand behind a dead one; 0: they do not. */
     uint64_t blocked_ms, blocked;
@@ -75,11 +76,13 @@ struct once__relay {
     size_t n_routes;
     struct once__series *series; /* one for each route, and for each stray */
     int stop_fd;                 /* an eventfd: readable when `stop` is set */
-    atomic_int stop;
+    atomic_int stop;             /* written before that: a value */
     /* How often a worker began to settle calls of sagas, and had moved their sagas
-     * on: in between a saga has no row that is to be carried. */
+     * on: in between a saga has no row that is to be carried. Sequentially
+     * consistent: `moved` is read before a look at the database, `moving` after. */
     atomic_ullong moving, moved;
-    atomic_int left;      /* drained, and dead or indeterminate rows are left */
+    atomic_int left; /* drained, and dead or indeterminate rows are left; read
+                           * when the workers have been joined */
     pthread_mutex_t look; /* held by the one that counts rows */
     uint64_t look_ms;     /* by `look`: not again before */
 };

@@ -49,7 +49,7 @@ struct once__compactor {
     uint64_t save_ms;          /* the index is not saved before this   */
     int said;                  /* it was said that segments are scarce */
     pthread_t thread;
-    atomic_int stop;
+    atomic_int stop;      /* set with `lock`, looked at without it: a value */
     pthread_mutex_t lock; /* for all below */
     pthread_cond_t wake;
     pthread_cond_t done;

@@ -77,7 +77,8 @@ struct once__note_of {
     struct once__slot old;
 };
 
-/* See undo.c. */
+/* See undo.c. `from` and `count` are read by others only after a death: they are
+ * stored after the notes that they speak of and before what these replace. */
 struct once__undo {
     _Atomic uint64_t from; /* the log's tail at the first note; at any other
                             * tail they do not count                         */
@@ -94,7 +95,7 @@ struct once__undo {
 /* ---- The head ----------------------------------------------------------- */
 
 struct once__segment {
-    _Atomic uint64_t size;  /* of the file                                  */
+    _Atomic uint64_t size;  /* of the file; written before `ready` counts it */
     _Atomic uint64_t bytes; /* of frames that are the last of their name    */
     _Atomic uint64_t live;  /* number of these                              */
 };
@@ -108,6 +109,15 @@ struct once__pids {
  * The head of the shared memory. All below `lock` belongs to its holder, but
  * for what is atomic. Sums are atomic for those who read them without the lock,
  * to guess whether there is work for the compactor; only the holder changes them.
+ *
+ * What is written and read as if it were no atomic is sequentially consistent. Less
+ * would do (docs/atomics.md): each is
+ *
+ *    guess     read without the lock, and looked at again with it: relaxed
+ *    value     read without the lock for itself alone: relaxed
+ *    release   written after what it speaks of, read with acquire before that
+ *    death     read by the one who takes a lock of a dead holder, whose stores it
+ *              sees all: only their order in the program counts
  */
 struct once__shared {
     uint64_t magic;
@@ -122,25 +132,30 @@ struct once__shared {
     pthread_mutex_t prep;    /* who makes segments                           */
     pthread_mutex_t compact; /* who drops them                               */
 
-    _Atomic uint64_t tail;    /* after the last frame written                */
-    _Atomic uint64_t durable; /* what lies before has been flushed           */
-    _Atomic uint64_t first, last;
-    _Atomic uint64_t ready;     /* segments after `last` up to this are made */
-    _Atomic uint32_t poisoned;  /* errno of a flush or write that failed     */
-    _Atomic uint32_t broken;    /* all below may be half done: repair it     */
-    _Atomic uint32_t building;  /* from the log: that must come to its end   */
-    _Atomic uint32_t full;      /* no further segment could be made          */
-    _Atomic uint32_t flushing;  /* a flush has begun and not ended           */
-    _Atomic uint32_t open;      /* recovered: the rest may be used           */
-    _Atomic uint64_t recovered; /* bytes read so far, for those who wait     */
-    _Atomic uint64_t saved;     /* place that DIR/index is of, or 0          */
-    _Atomic uint64_t begun;     /* this segment may have got a header        */
+    _Atomic uint64_t tail;    /* after the last frame written: value, death  */
+    _Atomic uint64_t durable; /* what lies before has been flushed: value    */
+    _Atomic uint64_t first, last; /* guess, death                            */
+    _Atomic uint64_t ready;       /* segments after `last` up to this are made:
+                                 * release, of their sizes                   */
+    _Atomic uint32_t poisoned;    /* errno of a flush or write that failed:
+                                 * value                                     */
+    _Atomic uint32_t broken;      /* all below may be half done: repair it;
+                                 * death                                     */
+    _Atomic uint32_t building;    /* from the log: that must come to its end;
+                                 * death                                     */
+    _Atomic uint32_t full;      /* no further segment could be made: guess   */
+    _Atomic uint32_t flushing;  /* a flush has begun and not ended: death    */
+    _Atomic uint32_t open;      /* recovered: the rest may be used; release  */
+    _Atomic uint64_t recovered; /* bytes read so far, for those who wait:
+                                 * value                                     */
+    _Atomic uint64_t saved;     /* place that DIR/index is of, or 0: guess   */
+    _Atomic uint64_t begun;     /* this segment may have got a header: death */
     uint64_t kept_ms;           /* steady time when it was last taken over   */
 
     uint64_t fence;
     uint64_t marked;    /* no segment before this one is needed              */
     uint64_t forgotten; /* end of the last FORGOTTEN frame                   */
-    _Atomic uint64_t records, bytes;
+    _Atomic uint64_t records, bytes; /* guess, like all that follows it here */
     _Atomic uint64_t owned; /* records that are claimed or dispatched, ...   */
     uint64_t dispatched; /* ... of these                                     */
     uint64_t waiting;    /* and those that are indeterminate                 */
@@ -153,7 +168,8 @@ struct once__shared {
     struct once__undo undo;
 };
 
-/* Adds to a sum, as the holder of the lock. */
+/* Adds to a sum, as the holder of the lock: no other writes, so it need not be one
+ * step, and others guess. */
 static inline void once__sum_add(_Atomic uint64_t *sum, uint64_t n)
 {
     atomic_store_explicit(sum,

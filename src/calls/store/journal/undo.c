@@ -19,9 +19,10 @@
  * The notes count as long as the log ends where it ended at the first of them.
  * So one store, that of the new tail, says of all frames of a batch that they
  * are in the log and of all notes that they are not needed: no death falls
- * between the two. A dead process' stores are all seen; only their order in the
- * program matters, so the compiler is kept from changing it, and the processor
- * need not be.
+ * between the two. A dead process' stores are all seen: it stopped between two
+ * instructions, and the kernel marked the lock as left by a dead holder after
+ * all stores before that. Only their order in the program matters, so the compiler
+ * is kept from changing it, and the processor need not be, whichever it is.
  *
  * Putting back is repeated from the beginning if the process that does it dies.
  * What only grows is not put back: the fence, since a grant may be on the disk

@@ -15,7 +15,8 @@ struct once__walk {
     uint8_t *buffer;
     size_t space, got;
     uint64_t from;           /* offset of buffer[0] */
-    _Atomic uint64_t *bytes; /* or NULL: adds up what was read              */
+    _Atomic uint64_t *bytes; /* or NULL: adds up what was read; a value for
+                              * those who wait */
 };
 
 ONCE_CHECK int once__walk_begin(struct once__walk *w, int fd, uint64_t id,
