@@ -54,6 +54,7 @@ help:
 	@echo 'make install    libraries, program, module (DESTDIR, PREFIX)'
 	@echo 'make deb        Debian packages, in $(BUILD)/deb'
 	@echo 'make deb DIST=trixie  in a fresh Debian of that name, in $(BUILD)/deb-trixie'
+	@echo 'make deb DIST=trixie ARCH=arm64  the same for another processor'
 	@echo 'make image      OCI images of gateway and program, in $(BUILD)/image'
 	@echo 'make image-test  runs these images, and builds them once more (root)'
 	@echo 'make site       these pages as a site, in $(BUILD)/site'
@@ -299,12 +300,15 @@ prefix: packages $(BUILD)/build.ninja
 install: prefix all
 	@DESTDIR=$(if $(DESTDIR),"$$(realpath -ms '$(DESTDIR)')") $(MESON) install -C $(BUILD) --no-rebuild
 
-# With DIST, in a Debian that mmdebstrap makes: bookworm or trixie.
+# With DIST, in a Debian that mmdebstrap makes: bookworm or trixie; with ARCH
+# there, for that processor.
 DIST ?=
+ARCH ?=
 .PHONY: deb
 deb: SET = $(if $(DIST),systems,deb)
 deb: packages
-	@tools/deb $(BUILD)/deb$(DIST:%=-%) $(DIST)
+	@$(if $(ARCH),: $(or $(DIST),$(error ARCH= needs DIST=)))
+	@tools/deb $(BUILD)/deb$(DIST:%=-%)$(ARCH:%=-%) $(DIST) $(ARCH)
 
 .PHONY: deb-test
 deb-test: SET = systems

@@ -90,6 +90,6 @@ def test_each_command_has_a_page(tmp_path):
                            text=True).stdout.split()
     assert set(names) | {"once-%s.1" % c for c in OWN_PAGE} == {
         "once-%s.1" % c.replace(" ", "-") for c in COMMANDS}
-    subprocess.run([ROOT / "tools/command-pages", ONCE, shutil.which("scdoc"),
-                    tmp_path], check=True)
+    subprocess.run([ROOT / "tools/command-pages", shutil.which("scdoc"),
+                    tmp_path, ONCE], check=True)
     assert {p.name for p in tmp_path.iterdir()} == set(names)
