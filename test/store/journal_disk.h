@@ -34,6 +34,7 @@
 #include "calls/store/journal/handle.h"
 #include "calls/store/journal/walk.h"
 #include "ops.h"
+#include "robust.h"
 #include "t.h"
 
 #define BIRTH UINT64_C(1700000000000)

@@ -644,18 +644,18 @@ int main(int argc, char **argv)
     (void)snprintf(folder, sizeof(folder), "/tmp/once-journal-XXXXXX");
     if (mkdtemp(folder) == NULL)
         return 2;
-    RUN(a_killed_writer_loses_nothing_it_has_acknowledged);
+    RUN_DEATH(a_killed_writer_loses_nothing_it_has_acknowledged);
     RUN(dying_before_any_write_or_flush_loses_nothing);
     RUN(dying_within_any_write_loses_nothing);
-    RUN(others_go_on_when_one_dies_before_a_write_or_flush);
-    RUN(others_go_on_when_one_dies_within_a_write);
+    RUN_DEATH(others_go_on_when_one_dies_before_a_write_or_flush);
+    RUN_DEATH(others_go_on_when_one_dies_within_a_write);
     RUN(a_stopped_process_is_waited_for_no_longer_than_told);
     RUN(a_stopped_reader_keeps_nobody_waiting);
     RUN(what_was_read_aside_is_looked_at_again);
     RUN(nothing_is_told_before_it_is_durable);
-    RUN(what_a_dead_one_was_flushing_is_written_again);
+    RUN_DEATH(what_a_dead_one_was_flushing_is_written_again);
     RUN(the_last_one_out_may_meet_a_dead_ones_lock);
-    RUN(one_may_die_beginning_a_segment);
+    RUN_DEATH(one_may_die_beginning_a_segment);
     RUN(the_only_one_may_die_beginning_a_segment);
     RUN(a_claim_without_room_leaves_nothing_behind);
     RUN(several_processes_may_create_one_folder_at_once);

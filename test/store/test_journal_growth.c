@@ -400,7 +400,7 @@ int main(int argc, char **argv)
     RUN(more_segments_than_descriptors_are_swept);
     RUN(old_segments_go_and_the_few_that_stay_are_kept);
     RUN(three_processes_write_and_sweep_at_once);
-    RUN(dying_while_sweeping_loses_nothing_and_brings_nothing_back);
+    RUN_DEATH(dying_while_sweeping_loses_nothing_and_brings_nothing_back);
     RUN(verify_and_dump_work_beside_writers);
     RUN(results_larger_than_a_segment_are_kept);
     RUN(many_records_are_back_after_an_unclean_end);

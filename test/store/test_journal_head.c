@@ -477,9 +477,9 @@ int main(int argc, char **argv)
     RUN(one_that_is_damaged_is_refused);
     RUN(dying_while_it_is_made_leaves_a_folder_that_opens);
     RUN(all_who_have_it_open_grant_above_it);
-    RUN(what_was_raised_holds_before_anything_is_granted);
+    RUN_DEATH(what_was_raised_holds_before_anything_is_granted);
     RUN(dying_at_any_call_leaves_the_old_one_or_the_new_one);
-    RUN(others_go_on_when_one_dies_changing_it);
+    RUN_DEATH(others_go_on_when_one_dies_changing_it);
     RUN(a_failed_flush_is_an_error_and_it_stays_whole);
     RUN(what_is_imported_survives_a_death);
     RUN(what_is_there_is_not_imported_over);

@@ -734,16 +734,16 @@ int main(int argc, char **argv)
     (void)snprintf(folder, sizeof(folder), "/tmp/once-journal-XXXXXX");
     if (mkdtemp(folder) == NULL)
         return 2;
-    RUN(a_lost_mark_brings_no_old_frames_back);
-    RUN(an_old_mark_is_followed_by_its_own_log_only);
-    RUN(a_power_cut_in_a_recovery_loses_nothing);
+    RUN_DEATH(a_lost_mark_brings_no_old_frames_back);
+    RUN_DEATH(an_old_mark_is_followed_by_its_own_log_only);
+    RUN_DEATH(a_power_cut_in_a_recovery_loses_nothing);
     RUN(a_copy_leaves_the_original_alone);
     RUN(a_copy_by_links_is_refused);
     RUN(a_copy_is_not_cut_where_the_original_failed);
     RUN(another_pid_namespace_is_refused);
     RUN(a_long_recovery_is_waited_for);
     RUN(a_recovery_that_stands_still_is_not_waited_for);
-    RUN(a_segment_that_was_to_go_goes_later);
+    RUN_DEATH(a_segment_that_was_to_go_goes_later);
     remove_folder();
     return t_done();
 }

@@ -20,6 +20,7 @@
 #include <once/store.h>
 
 #include "calls/store/journal/handle.h"
+#include "robust.h"
 #include "t.h"
 
 #define NOW UINT64_C(1700000000000)
@@ -533,8 +534,8 @@ int main(int argc, char **argv)
     (void)snprintf(folder, sizeof(folder), "/tmp/once-space-XXXXXX");
     if (mkdtemp(folder) == NULL)
         return 2;
-    RUN(who_cannot_repair_leaves_it_to_the_next);
-    RUN(what_nobody_repaired_is_recovered_when_it_is_opened);
+    RUN_DEATH(who_cannot_repair_leaves_it_to_the_next);
+    RUN_DEATH(what_nobody_repaired_is_recovered_when_it_is_opened);
     RUN(a_batch_short_of_descriptors_harms_only_itself);
     RUN(a_large_reserve_is_made_in_usual_segments);
     RUN(a_disk_that_was_freed_is_used_again);
