@@ -55,6 +55,7 @@ help:
 	@echo 'make deb        Debian packages, in $(BUILD)/deb'
 	@echo 'make deb DIST=trixie  in a fresh Debian of that name, in $(BUILD)/deb-trixie'
 	@echo 'make deb DIST=trixie ARCH=arm64  the same for another processor'
+	@echo 'make arm64-test  unit tests, conformance, gateway under qemu-user (root)'
 	@echo 'make image      OCI images of gateway and program, in $(BUILD)/image'
 	@echo 'make image-test  runs these images, and builds them once more (root)'
 	@echo 'make site       these pages as a site, in $(BUILD)/site'
@@ -314,6 +315,13 @@ deb: packages
 deb-test: SET = systems
 deb-test: packages
 	@DIST=$(DIST) test/packages/run $(BUILD)/deb$(DIST:%=-%) smoke serve http3
+
+.PHONY: arm64-test
+arm64-test: SET = systems
+arm64-test: DIST = bookworm
+arm64-test: packages
+	@tools/deb $(BUILD)/deb-$(DIST)-arm64 $(DIST) arm64 >/dev/null
+	@test/reach/arm64 $(BUILD) $(DIST)
 
 .PHONY: image
 image: SET = image
