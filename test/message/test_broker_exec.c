@@ -3,7 +3,9 @@
  * misbehaves on purpose. */
 #include "broker_kit.h"
 
+#include <spawn.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64], out[128];
@@ -59,6 +61,20 @@ static void the_exit_status_decides(void)
     T_EQ(run("kill -9 $$\n", &m, 30000, &status), ONCE__END_SILENT);
 }
 
+/* qemu-user makes of posix_spawn()'s child a copy of the parent, so that the child
+ * cannot tell it that there is no such program. */
+static int says_what_cannot_start(void)
+{
+    static char missing[] = "/nonexistent/program";
+    char *const words[] = {missing, NULL};
+    pid_t pid;
+
+    if (posix_spawn(&pid, missing, NULL, NULL, words, environ) != 0)
+        return 1;
+    (void)waitpid(pid, NULL, 0);
+    return 0;
+}
+
 static void what_cannot_start_is_refused(void)
 {
     static const char *const urls[] = {"exec:/nonexistent/program a",
@@ -67,6 +83,10 @@ static void what_cannot_start_is_refused(void)
     once_message m = kit_message("id", NULL, "b", 1);
     size_t i;
 
+    if (!says_what_cannot_start()) {
+        printf("# left out, qemu-user does not say what cannot start\n");
+        return;
+    }
     for (i = 0; i < 3; i++) {
         struct once__broker *b = kit_open(urls[i], &o);
         struct kit_ends ends = {0};
