@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * settle.c - what becomes of the rows of a batch: src/messages/core/row.c
- * decides, the database writes it down, and sagas are moved on.
+ * decides, the database writes it down, and sagas are moved on. The end of a call
+ * that came alone and its saga's next step are one transaction.
  */
 #include "messages/relay/sender.h"
 
@@ -119,6 +120,33 @@ static int settle_until(struct once__sender *w, struct once__settlement *rows,
     }
 }
 
+/* 1: the call of a saga has ended, and this and what follows from it are written.
+ * 0: it is to be settled like any other row. Its fence then says whether an error
+ * here has hidden that it was done. */
+static int settle_with_saga(struct once__sender *w,
+                            const struct once__outgoing *call,
+                            struct once__settlement *row, int *repeated)
+{
+    struct once__saga_tally tally = {0, 0, 0, 0};
+    once_error err = {0, ""};
+    int rc = once__base_connect(w->base, &err);
+
+    if (rc != ONCE_OK)
+        return 0;
+    rc = ONCE__ASK(w->base, once__saga_settle, call, row, &tally, &err);
+    if (rc < ONCE_OK) {
+        *repeated = 1;
+        once__sender_failed(w, ONCE__SAID_SETTLE, "settling", &err);
+        return 0;
+    }
+    w->base_failures = 0;
+    if (rc != ONCE_OK)
+        return 0;
+    w->stopped_ms = 0;
+    once__relay_tell(w->r, &tally);
+    return 1;
+}
+
 /* What fails here is found by the saga timer, a second later. */
 static void advance(struct once__sender *w,
                     const struct once__outgoing_list *list)
@@ -141,6 +169,22 @@ static void advance(struct once__sender *w,
     once__relay_tell(w->r, &tally);
 }
 
+/* 1: the rows are settled, and their sagas moved on. */
+static int settle_all(struct once__sender *w, const struct once__batch *b,
+                      struct once__settlement *rows, int *repeated)
+{
+    const struct once__outgoing *call = &b->list->rows[0];
+
+    if (b->list->n == 1 && b->list->lease == 0 && call->saga != NULL &&
+        rows[0].to.phase >= ONCE__ROW_DONE &&
+        settle_with_saga(w, call, &rows[0], repeated))
+        return 1;
+    if (!settle_until(w, rows, b->list->n, b->until_ms, repeated))
+        return 0;
+    advance(w, b->list);
+    return 1;
+}
+
 void once__sender_settle(struct once__sender *w, const struct once__batch *b,
                          uint64_t claimed_ms)
 {
@@ -158,8 +202,7 @@ void once__sender_settle(struct once__sender *w, const struct once__batch *b,
         sagas |= b->list->rows[i].saga != NULL;
     }
     atomic_fetch_add(&w->r->moving, (unsigned)sagas);
-    if (settle_until(w, rows, n, b->until_ms, &repeated)) {
-        advance(w, b->list);
+    if (settle_all(w, b, rows, &repeated)) {
         for (i = 0; i < n; i++) {
             if (rows[i].ours)
                 report(w, &rows[i], b->list->rows[i].saga != NULL);

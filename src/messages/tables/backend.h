@@ -138,6 +138,10 @@ ONCE_CHECK int once__tx_outbox(const once_tx *tx,
                                const struct once__outbox_backend **out,
                                once_error *err);
 
+/* outbox.c: what may be written of a row's end. */
+ONCE_CHECK int once__check_settlement(const struct once__settlement *s,
+                                      once_error *err);
+
 /* check.c: each names the field and its limit. */
 /* The field must be 1 to ONCE_ID_MAX characters of visible ASCII. */
 ONCE_CHECK int once__check_name(const char *field, const char *text,

@@ -91,7 +91,7 @@ int once__outbox_claim(const once_tx *tx, const struct once__outbox_ask *ask,
     return rc;
 }
 
-static int check_settlement(const struct once__settlement *s, once_error *err)
+int once__check_settlement(const struct once__settlement *s, once_error *err)
 {
     if (s->to.phase < ONCE__ROW_READY || s->to.phase > ONCE__ROW_INDETERMINATE)
         return once__fail(err, ONCE_EINVAL, "phase: it is not one of a row");
@@ -117,7 +117,7 @@ int once__outbox_settle(const once_tx *tx, struct once__settlement *rows,
         return rc;
     rc = check_n(n, err);
     for (i = 0; i < n && rc == ONCE_OK; i++)
-        rc = check_settlement(&rows[i], err);
+        rc = once__check_settlement(&rows[i], err);
     if (rc == ONCE_OK)
         rc = c->settle(tx, rows, n, err);
     for (i = 0; i < n && rc != ONCE_OK; i++)

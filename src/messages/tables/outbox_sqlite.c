@@ -29,44 +29,6 @@ enum {
  * by a clock that went back. */
 #define LEASED "lease_ms-?1 BETWEEN 1 AND 3600000"
 
-/* ---- Transactions ------------------------------------------------------- */
-
-static int exec(const once_tx *tx, const char *sql)
-{
-    return sqlite3_exec(tx->sqlite, sql, NULL, NULL, NULL);
-}
-
-/*
- * Runs `work`, which answers with a code of SQLite, in a transaction. A COMMIT
- * that fails may have been done or not.
- */
-static int in_transaction(const once_tx *tx, const char *where,
-                          int (*work)(const once_tx *tx, void *user),
-                          void *user, once_error *err)
-{
-    int durable = 1, committing = 0, rc;
-
-    rc = once__lite_durable(tx, &durable);
-    if (rc == SQLITE_OK && !durable)
-        return once__lite_not_durable(where, err);
-    if (rc == SQLITE_OK)
-        rc = exec(tx, "BEGIN IMMEDIATE");
-    if (rc == SQLITE_OK)
-        rc = work(tx, user);
-    if (rc == SQLITE_OK) {
-        committing = 1;
-        rc = exec(tx, "COMMIT");
-    }
-    if (rc == SQLITE_OK)
-        return ONCE_OK;
-    if (!sqlite3_get_autocommit(tx->sqlite))
-        (void)exec(tx, "ROLLBACK");
-    if (committing && (rc & 255) != SQLITE_FULL)
-        return once__fail(err, ONCE_EABORTED, "%s: COMMIT: %s (%d)", where,
-                          sqlite3_errstr(rc), rc);
-    return once__lite_failed(rc, where, err);
-}
-
 /* ---- Claiming ----------------------------------------------------------- */
 
 struct claim {
@@ -239,7 +201,7 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
     if (c.rows == NULL)
         return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
     c.busy = sqlite3_str_new(NULL);
-    rc = in_transaction(tx, "outbox_claim", claim_work, &c, err);
+    rc = once__lite_transaction(tx, "outbox_claim", claim_work, &c, err);
     sqlite3_free(sqlite3_str_finish(c.busy));
     free(c.rows);
     free(c.late);
@@ -248,14 +210,12 @@ static int claim(const once_tx *tx, const struct once__outbox_ask *ask,
 
 /* ---- Settling ----------------------------------------------------------- */
 
-#define UNSETTLED                                                              \
-    " WHERE seq=?1 AND attempts=?2 AND phase IN (0,4) AND lease_ms>0"
-
 static int remove_done(const once_tx *tx, struct once__settlement *s)
 {
-    return once__lite_run(
-        tx, &s->ours, "DELETE FROM main.once_outbox" UNSETTLED " AND kept=0",
-        ONCE__NUMBER(s->seq), ONCE__NUMBER(s->attempts));
+    return once__lite_run(tx, &s->ours,
+                          "DELETE FROM main.once_outbox" ONCE__UNSETTLED
+                          " AND kept=0",
+                          ONCE__NUMBER(s->seq), ONCE__NUMBER(s->attempts));
 }
 
 static int update(const once_tx *tx, struct once__settlement *s, uint64_t now)
@@ -269,7 +229,7 @@ static int update(const once_tx *tx, struct once__settlement *s, uint64_t now)
         "due_ms=CASE ?3 WHEN 0 THEN due_ms ELSE ?4 END,"
         "doubt=CASE ?3 WHEN 2 THEN 0 ELSE max(doubt-?5,0) END,"
         "refused=refused+?6,body=CASE ?3 WHEN 2 THEN x'' ELSE body END,"
-        "status=?7,reply=?8,error=?9" UNSETTLED,
+        "status=?7,reply=?8,error=?9" ONCE__UNSETTLED,
         ONCE__NUMBER(s->seq), ONCE__NUMBER(s->attempts),
         ONCE__NUMBER(s->to.phase), ONCE__NUMBER(now + s->to.wait_ms),
         ONCE__NUMBER(s->to.harmless != 0), ONCE__NUMBER(s->to.refused != 0),
@@ -305,7 +265,7 @@ static int settle(const once_tx *tx, struct once__settlement *rows, size_t n,
 {
     struct settle s = {rows, n};
 
-    return in_transaction(tx, "outbox_settle", settle_work, &s, err);
+    return once__lite_transaction(tx, "outbox_settle", settle_work, &s, err);
 }
 
 /* ---- Sleeping ----------------------------------------------------------- */
@@ -405,7 +365,7 @@ static int decide(const once_tx *tx, const struct once__row_decision *d,
                   once_error *err)
 {
     struct decide x = {d, 0, ONCE_OK};
-    int rc = in_transaction(tx, "outbox_decide", decide_work, &x, err);
+    int rc = once__lite_transaction(tx, "outbox_decide", decide_work, &x, err);
 
     return rc == ONCE_OK ? x.answer : rc;
 }
@@ -434,7 +394,7 @@ static int purge(const once_tx *tx, uint64_t age_ms, uint64_t *removed,
     int rc = ONCE_OK;
 
     while (rc == ONCE_OK && p.n == PURGE_STEP) {
-        rc = in_transaction(tx, "outbox_purge", purge_work, &p, err);
+        rc = once__lite_transaction(tx, "outbox_purge", purge_work, &p, err);
         if (rc == ONCE_OK)
             *removed += (uint64_t)p.n;
     }
@@ -477,7 +437,7 @@ static int take(const once_tx *tx, const char *consumer, uint32_t lease_ms,
 {
     struct take t = {consumer, lease_ms, keyed, out};
 
-    return in_transaction(tx, "parked_take", take_work, &t, err);
+    return once__lite_transaction(tx, "parked_take", take_work, &t, err);
 }
 
 static int put_back_work(const once_tx *tx, void *user)
@@ -500,7 +460,8 @@ static int put_back(const once_tx *tx, const struct once__row_decision *d,
                     uint64_t wait_ms, once_error *err)
 {
     struct decide x = {d, wait_ms, ONCE_OK};
-    int rc = in_transaction(tx, "parked_put_back", put_back_work, &x, err);
+    int rc =
+        once__lite_transaction(tx, "parked_put_back", put_back_work, &x, err);
 
     return rc == ONCE_OK ? x.answer : rc;
 }
@@ -607,7 +568,8 @@ static int parked_decide(const once_tx *tx, const struct once__row_decision *d,
                          once_error *err)
 {
     struct decide x = {d, 0, ONCE_OK};
-    int rc = in_transaction(tx, "parked_decide", parked_decide_work, &x, err);
+    int rc = once__lite_transaction(tx, "parked_decide", parked_decide_work, &x,
+                                    err);
 
     return rc == ONCE_OK ? x.answer : rc;
 }

@@ -947,6 +947,35 @@ BEGIN
 END
 $f$;
 
+-- The end of a call that is still its claimer's, and what saga_write_1() makes of it:
+-- both, or neither. p_own: (seq, attempt, branch or 0, status); `attempt` is the fence, as in
+-- outbox_settle_1(). A call has no key, so no row waits for it, and a claim of its
+-- route may look meanwhile. ok, or changed; ON016: it is not the claimer's any more.
+CREATE OR REPLACE FUNCTION "@schema@".saga_settle_1(p_gid text,
+    p_version bigint, p_state integer, p_note text, p_steps bigint[],
+    p_taken bigint[], p_calls bigint[], p_own bigint[], p_reply bytea,
+    p_error text)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $f$
+BEGIN
+    IF "@schema@".saga_write_1(p_gid, p_version, p_state, p_note, p_steps,
+        p_taken, p_calls) <> 'ok' THEN
+        RETURN 'changed';
+    END IF;
+    DELETE FROM "@schema@".outbox o WHERE o.seq = p_own[1] AND o.saga = p_gid
+        AND o.attempts = p_own[2] AND o.phase IN (0, 4) AND o.lease_ms > 0;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'a call has changed' USING ERRCODE = 'ON016';
+    END IF;
+    UPDATE "@schema@".saga_step t SET status = p_own[4], reply = p_reply,
+            error = p_error
+        WHERE t.gid = p_gid AND t.branch = p_own[3];
+    RETURN 'ok';
+END
+$f$;
+
 -- Sagas to look at: calls of theirs have ended, or their deadline has passed.
 CREATE OR REPLACE FUNCTION "@schema@".saga_due_1(p_n integer)
 RETURNS SETOF text

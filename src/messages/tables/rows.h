@@ -15,6 +15,10 @@
     "saga,error,route,id,key,type,headers,kept,"
 #define ONCE__PARKED                                                           \
     "no,state,due_ms,at_ms,error,consumer,id,key,type,headers,attempts,"
+/* SQLite, MySQL: which row ?1 is still its claimer's, by the fence ?2. With
+ * lease_ms 0 the claim was settled before. */
+#define ONCE__UNSETTLED                                                        \
+    " WHERE seq=?1 AND attempts=?2 AND phase IN (0,4) AND lease_ms>0"
 /* Of functions of pg.sql that return rows. */
 #define ONCE__PG_NOW "(extract(epoch FROM clock_timestamp())*1000)::int8"
 #define ONCE__PG_OUTGOING                                                      \

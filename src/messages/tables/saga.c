@@ -346,13 +346,45 @@ static int check_read(const struct once__saga_now *now, once_error *err)
                              "saga: a state that is not one, or no steps");
 }
 
+/* What moves a saga besides what the database holds: an order, or the end of a call
+ * that is still its claimer's. */
+struct cause {
+    const struct once__saga_order *order; /* or NULL */
+    const struct once__outgoing *row;     /* or NULL */
+    const struct once__settlement *how;   /* of `row` */
+};
+
+/* Adds the call as if its end were written. ONCE_AGAIN: it is there already, so it is
+ * not under way any more. */
+static int add_end(struct once__saga_now *now, const struct cause *why)
+{
+    struct once__saga_seen *seen = now->seen;
+    size_t i, at = 0;
+
+    for (i = 0; i < now->n; i++)
+        if (seen[i].seq == why->row->seq)
+            return ONCE_AGAIN;
+    if (now->n == ONCE__SAGA_CALLS_MAX)
+        return ONCE_AGAIN;
+    while (at < now->n && seen[at].seq < why->row->seq)
+        at++;
+    memmove(&seen[at + 1], &seen[at], (now->n++ - at) * sizeof(*seen));
+    seen[at] = (struct once__saga_seen){.seq = why->row->seq,
+                                        .phase = why->how->to.phase,
+                                        .attempts = why->how->attempts,
+                                        .how = why->how};
+    (void)snprintf(seen[at].id, sizeof(seen[at].id), "%s", why->row->m.id);
+    return ONCE_OK;
+}
+
 /* Once: ONCE_AGAIN if something has changed meanwhile. */
 static int move(const once_tx *tx, const struct once__saga_ops *ops,
-                const char *gid, const struct once__saga_order *order,
+                const char *gid, const struct cause *why,
                 struct once__saga_tally *tally, once_error *err)
 {
     struct once__saga_now *now = malloc(sizeof(*now));
     struct once__saga_plan *plan = malloc(sizeof(*plan));
+    const struct once__saga_order *order = why->order;
     char note[ONCE__NOTE_SIZE];
     int rc, obeyed = 0, ordered = order != NULL;
 
@@ -363,6 +395,8 @@ static int move(const once_tx *tx, const struct once__saga_ops *ops,
     rc = once__saga_read(tx, gid, now, err);
     if (rc == ONCE_OK)
         rc = check_read(now, err);
+    if (rc == ONCE_OK && why->row != NULL)
+        rc = add_end(now, why);
     if (rc != ONCE_OK)
         goto out;
     if (order != NULL && now->version != order->version)
@@ -380,16 +414,37 @@ out:
     return rc;
 }
 
+int once__saga_settle(const once_tx *tx, const struct once__outgoing *row,
+                      struct once__settlement *s,
+                      struct once__saga_tally *tally, once_error *err)
+{
+    const struct cause why = {.row = row, .how = s};
+    const struct once__saga_ops *ops = NULL;
+    int i, rc = ops_of(tx, &ops, err);
+
+    assert(row->saga != NULL && s->lease == 0);
+    s->ours = 0;
+    if (rc == ONCE_OK)
+        rc = once__check_settlement(s, err);
+    if (rc != ONCE_OK)
+        return rc;
+    for (i = 0, rc = ONCE_AGAIN; i < TRIES && rc == ONCE_AGAIN; i++)
+        rc = move(tx, ops, row->saga, &why, tally, err);
+    s->ours = rc == ONCE_OK;
+    return rc;
+}
+
 int once__saga_advance(const once_tx *tx, const char *gid,
                        struct once__saga_tally *tally, once_error *err)
 {
+    const struct cause why = {.order = NULL};
     const struct once__saga_ops *ops = NULL;
     int i, rc = ops_of(tx, &ops, err);
 
     if (rc != ONCE_OK)
         return rc;
     for (i = 0; i < TRIES; i++) {
-        rc = move(tx, ops, gid, NULL, tally, err);
+        rc = move(tx, ops, gid, &why, tally, err);
         if (rc != ONCE_AGAIN && rc != ONCE_EABORTED)
             return rc;
     }
@@ -451,6 +506,7 @@ int once__saga_decide(const once_tx *tx, const char *gid,
 {
     const struct once__saga_ops *ops = NULL;
     struct once__saga_order copy = *order;
+    const struct cause why = {.order = &copy};
     struct once__saga_tally tally = {0};
     char note[ONCE__NOTE_SIZE];
     int i, rc = ops_of(tx, &ops, err);
@@ -461,6 +517,6 @@ int once__saga_decide(const once_tx *tx, const char *gid,
     if (rc != ONCE_OK)
         return rc;
     for (i = 0, rc = ONCE_AGAIN; i < TRIES && rc == ONCE_AGAIN; i++)
-        rc = move(tx, ops, gid, &copy, &tally, err); /* nothing was written */
+        rc = move(tx, ops, gid, &why, &tally, err); /* nothing was written */
     return rc == ONCE_AGAIN ? ONCE_REFUSED : rc;
 }

@@ -3,14 +3,19 @@
  * saga.h - sagas, for those who carry their calls and for operators. Programs
  * start them through once/message.h.
  *
- * A call of a saga is a row of the outbox with a `saga`. The relay settles it
- * like any other row, and then has the saga advanced: what has ended is read,
- * core/saga.c decides, and the decision is written if nothing has changed since
- * it was read. So it does no harm when this happens twice, late, or at two relays
- * at once, and a relay that dies in between leaves a call that has ended, which
- * once__saga_due() finds.
+ * A call of a saga is a row of the outbox with a `saga`. When it has ended the
+ * saga is read, core/saga.c decides, and the decision is written if nothing has
+ * changed since the saga was read. So it does no harm when this happens twice, late,
+ * or at two relays at once.
  *
- *    once__saga_advance()      read -> core/saga.c -> write, compare-and-set
+ *    once__saga_settle()       the call's end and what follows from it, in one
+ *                              transaction: the way of a call that is settled alone
+ *    once__saga_advance()      what follows from calls whose ends are written: they
+ *                              were settled with others, or the first way was
+ *                              closed. A relay that dies before it leaves a call
+ *                              that has ended, which once__saga_due() finds
+ *
+ *    both                      read -> core/saga.c -> write, compare-and-set
  *        saga_rows.c                 on the version of the saga and on each call
  *        saga_postgres.c, saga_sqlite.c, saga_mysql.c
  *
@@ -34,6 +39,21 @@
 struct once__saga_tally {
     uint64_t advanced, done, undone, stuck;
 };
+
+/*
+ * Settles a claimed row with a saga whose call has ended (DONE, DEAD or
+ * INDETERMINATE), and moves the saga on: both, or neither. ONCE_OK: both, and
+ * `s->ours` is 1. ONCE_AGAIN, ONCE_FREE: neither; the row is not the claimer's any
+ * more, or its saga changes all the time, or there is none. An error: as that of
+ * once__outbox_settle(). After all but ONCE_OK the caller asks once__outbox_settle()
+ * with the same `s`, and then once__saga_advance(): the fence in it tells whether
+ * this was done.
+ */
+ONCE_CHECK int once__saga_settle(const once_tx *tx,
+                                 const struct once__outgoing *row,
+                                 struct once__settlement *s,
+                                 struct once__saga_tally *tally,
+                                 once_error *err);
 
 /* After a settlement of a row with a saga, whatever its end was. ONCE_OK, also
  * if there was nothing to do; ONCE_FREE: there is no such saga. */
@@ -116,12 +136,14 @@ ONCE_CHECK int once__saga_stats(const once_tx *tx, struct once__saga_count *out,
 
 enum { ONCE__SAGA_CALLS_MAX = 64 };
 
-/* A call that nobody has under way. */
+/* A call that nobody has under way, or that its claimer settles with this. */
 struct once__saga_seen {
     int64_t seq;
     int phase;
     uint32_t attempts;
     char id[ONCE_ID_SIZE];
+    /* Its end, which the row does not hold yet; NULL: nobody has it under way. */
+    const struct once__settlement *how;
 };
 
 struct once__saga_now {
@@ -168,7 +190,8 @@ ONCE_CHECK int once__saga_fingerprint(const once_saga *saga, const char *json,
 struct once__saga_ops {
     int (*start)(const once_tx *tx, const once_saga *saga, const char *json,
                  char gid[ONCE_ID_SIZE], once_error *err);
-    /* ONCE_OK, or ONCE_AGAIN: something has changed, and nothing was written. */
+    /* ONCE_OK, or ONCE_AGAIN: something has changed, and nothing was written. A
+     * call with `how` is the claimer's, by its fence. */
     int (*write)(const once_tx *tx, const char *gid,
                  const struct once__saga_plan *plan, once_error *err);
 };

@@ -10,9 +10,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "messages/tables/query_mysql.h"
+#include "messages/tables/rows.h"
 #include "messages/tables/saga.h"
-#include "messages/tables/stmt.h"
 
 /* ---- Calls ---------------------------------------------------------------- */
 
@@ -230,11 +229,40 @@ static int write_step(const once_tx *tx, const char *gid, size_t i,
         ONCE__NUMBER(t->failed), ONCE__NUMBER(t->round));
 }
 
+/* A call whose end the row does not hold. */
+static int settle_call(const once_tx *tx, const char *gid,
+                       const struct once__saga_taken *t, uint64_t *taken,
+                       once_error *err)
+{
+    const struct once__settlement *how = t->seen->how;
+    char error[ONCE_ID_SIZE];
+    int rc;
+
+    once__copy_visible(error, once__text_of(how->error));
+    rc = once__mysql_run(
+        tx, "saga", NULL, err,
+        "UPDATE once_saga_step SET status=?3,reply=?4,error=?5"
+        " WHERE gid=?1 AND branch=?2",
+        ONCE__TEXT(gid), ONCE__NUMBER(t->branch), ONCE__NUMBER(how->status),
+        ONCE__MAYBE(how->reply.data, how->reply.size), ONCE__TEXT(error));
+    if (rc != ONCE_OK)
+        return rc;
+    return once__mysql_run(tx, "saga", taken, err,
+                           "DELETE FROM once_outbox" ONCE__UNSETTLED
+                           " AND saga=?3",
+                           ONCE__NUMBER(t->seen->seq),
+                           ONCE__NUMBER(t->seen->attempts), ONCE__TEXT(gid));
+}
+
 static int take_call(const once_tx *tx, const char *gid,
                      const struct once__saga_taken *t, uint64_t *taken,
                      once_error *err)
 {
-    int rc = once__mysql_run(
+    int rc;
+
+    if (t->seen->how != NULL)
+        return settle_call(tx, gid, t, taken, err);
+    rc = once__mysql_run(
         tx, "saga", NULL, err,
         "UPDATE once_saga_step t JOIN once_outbox o ON o.seq=?3 SET"
         " t.status=o.status,t.reply=o.reply,t.error=o.error"

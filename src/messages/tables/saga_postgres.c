@@ -82,29 +82,64 @@ static void put_steps(struct list *l, const struct once__saga_plan *plan)
     }
 }
 
+/* Those whose ends are written. Returns the one whose end is not, or NULL. */
+static const struct once__saga_taken *
+put_taken(struct list *l, const struct once__saga_plan *plan)
+{
+    const struct once__saga_taken *own = NULL;
+    size_t i;
+
+    for (i = 0; i < plan->n_taken; i++) {
+        const struct once__saga_taken *t = &plan->taken[i];
+
+        if (t->seen->how != NULL)
+            own = t;
+        else
+            put(l, 4, t->seen->seq, (int64_t)t->seen->phase,
+                (int64_t)t->seen->attempts, (int64_t)t->branch);
+    }
+    return own;
+}
+
+static const char *numbers_of(const struct once__saga_taken *own, char out[96])
+{
+    (void)snprintf(out, 96, "{%" PRId64 ",%" PRIu32 ",%zu,%d}", own->seen->seq,
+                   own->seen->attempts, own->branch, own->seen->how->status);
+    return out;
+}
+
 static int write_(const once_tx *tx, const char *gid,
                   const struct once__saga_plan *plan, once_error *err)
 {
     struct list steps = {"{", 1}, taken = {"{", 1}, calls = {"{", 1};
+    const struct once__saga_taken *own;
+    char numbers[96], error[ONCE_ID_SIZE];
     struct once__either q;
     int rc, same = 0;
     size_t i;
 
     put_steps(&steps, plan);
-    for (i = 0; i < plan->n_taken; i++)
-        put(&taken, 4, plan->taken[i].seen->seq,
-            (int64_t)plan->taken[i].seen->phase,
-            (int64_t)plan->taken[i].seen->attempts,
-            (int64_t)plan->taken[i].branch);
+    own = put_taken(&taken, plan);
     for (i = 0; i < plan->n_calls; i++)
         put(&calls, 2, (int64_t)plan->calls[i].step + 1,
             (int64_t)plan->calls[i].op);
-    once__either(&q, tx, "saga", "SELECT @.saga_write_1($1,$2,$3,$4,$5,$6,$7)",
+    once__either(&q, tx, "saga",
+                 own == NULL
+                     ? "SELECT @.saga_write_1($1,$2,$3,$4,$5,$6,$7)"
+                     : "SELECT @.saga_settle_1($1,$2,$3,$4,$5,$6,$7,$8,$9,$10)",
                  NULL, err);
     once__either_with(&q, ONCE__TEXT(gid), ONCE__NUMBER(plan->version),
                       ONCE__NUMBER(plan->after.state), ONCE__TEXT(plan->note),
                       ONCE__TEXT(ended(&steps)), ONCE__TEXT(ended(&taken)),
                       ONCE__TEXT(ended(&calls)));
+    if (own != NULL) {
+        const struct once__settlement *how = own->seen->how;
+
+        once__copy_visible(error, once__text_of(how->error));
+        once__either_with(&q, ONCE__TEXT(numbers_of(own, numbers)),
+                          ONCE__MAYBE(how->reply.data, how->reply.size),
+                          ONCE__TEXT(error));
+    }
     if (once__either_next(&q))
         same = strcmp(once__text_of(once__either_string(&q, 0)), "ok") == 0;
     rc = once__either_end(&q);

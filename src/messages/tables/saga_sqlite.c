@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "messages/tables/rows.h"
 #include "messages/tables/saga.h"
-#include "messages/tables/stmt.h"
 
 static void text(struct once__stmt *q, int column, char *out, size_t size)
 {
@@ -196,11 +196,37 @@ static int write_step(const once_tx *tx, const char *gid, size_t i,
         ONCE__NUMBER(t->failed), ONCE__NUMBER(t->round));
 }
 
+/* A call whose end the row does not hold. */
+static int settle_call(const once_tx *tx, const char *gid,
+                       const struct once__saga_taken *t, int *taken)
+{
+    const struct once__settlement *how = t->seen->how;
+    char error[ONCE_ID_SIZE];
+    int rc;
+
+    once__copy_visible(error, once__text_of(how->error));
+    rc = once__lite_run(
+        tx, NULL,
+        "UPDATE main.once_saga_step SET status=?3,reply=?4,error=?5"
+        " WHERE gid=?1 AND branch=?2",
+        ONCE__TEXT(gid), ONCE__NUMBER(t->branch), ONCE__NUMBER(how->status),
+        ONCE__MAYBE(how->reply.data, how->reply.size), ONCE__TEXT(error));
+    if (rc != SQLITE_OK)
+        return rc;
+    return once__lite_run(tx, taken,
+                          "DELETE FROM main.once_outbox" ONCE__UNSETTLED
+                          " AND saga=?3",
+                          ONCE__NUMBER(t->seen->seq),
+                          ONCE__NUMBER(t->seen->attempts), ONCE__TEXT(gid));
+}
+
 static int take_call(const once_tx *tx, const char *gid,
                      const struct once__saga_taken *t, int *taken)
 {
     int rc;
 
+    if (t->seen->how != NULL)
+        return settle_call(tx, gid, t, taken);
     rc = once__lite_run(
         tx, NULL,
         "UPDATE main.once_saga_step SET (status,reply,error)="
@@ -217,39 +243,38 @@ static int take_call(const once_tx *tx, const char *gid,
         ONCE__NUMBER(t->seen->phase), ONCE__NUMBER(t->seen->attempts));
 }
 
-/* In an open transaction. `*same`: nothing had changed since it was read. */
-static int write_all(const once_tx *tx, const char *gid,
-                     const struct once__saga_plan *plan, int *same)
+struct writing {
+    const char *gid;
+    const struct once__saga_plan *plan;
+    int changed; /* out: something has, since it was read */
+};
+
+static int write_work(const once_tx *tx, void *user)
 {
-    int rc = write_saga(tx, gid, plan, same);
+    struct writing *w = user;
+    const struct once__saga_plan *plan = w->plan;
+    int same = 0, rc = write_saga(tx, w->gid, plan, &same);
     size_t i;
 
-    for (i = 0; rc == SQLITE_OK && *same && i < plan->n_taken; i++)
-        rc = take_call(tx, gid, &plan->taken[i], same);
-    if (!*same)
-        return rc;
+    for (i = 0; rc == SQLITE_OK && same && i < plan->n_taken; i++)
+        rc = take_call(tx, w->gid, &plan->taken[i], &same);
+    w->changed = rc == SQLITE_OK && !same;
+    if (w->changed)
+        return SQLITE_ABORT;
     for (i = 0; rc == SQLITE_OK && i < plan->after.n; i++)
-        rc = write_step(tx, gid, i, &plan->after.step[i]);
+        rc = write_step(tx, w->gid, i, &plan->after.step[i]);
     for (i = 0; rc == SQLITE_OK && i < plan->n_calls; i++)
-        rc = call(tx, gid, &plan->calls[i]);
+        rc = call(tx, w->gid, &plan->calls[i]);
     return rc;
 }
 
 static int write_(const once_tx *tx, const char *gid,
                   const struct once__saga_plan *plan, once_error *err)
 {
-    int same = 0, rc;
+    struct writing w = {gid, plan, 0};
+    int rc = once__lite_transaction(tx, "saga", write_work, &w, err);
 
-    rc = sqlite3_exec(tx->sqlite, "BEGIN IMMEDIATE", NULL, NULL, NULL);
-    if (rc == SQLITE_OK)
-        rc = write_all(tx, gid, plan, &same);
-    if (rc == SQLITE_OK && same)
-        rc = sqlite3_exec(tx->sqlite, "COMMIT", NULL, NULL, NULL);
-    if (!sqlite3_get_autocommit(tx->sqlite))
-        (void)sqlite3_exec(tx->sqlite, "ROLLBACK", NULL, NULL, NULL);
-    if (rc != SQLITE_OK)
-        return once__lite_failed(rc, "saga", err);
-    return same ? ONCE_OK : ONCE_AGAIN;
+    return w.changed ? ONCE_AGAIN : rc;
 }
 
 const struct once__saga_ops once__saga_sqlite = {start, write_};

@@ -255,6 +255,40 @@ int once__lite_idle(const once_tx *tx, once_error *err)
                : once__fail(err, ONCE_ETX, "tx: a transaction is open");
 }
 
+/* ---- Transactions ------------------------------------------------------- */
+
+static int exec(const once_tx *tx, const char *sql)
+{
+    return sqlite3_exec(tx->sqlite, sql, NULL, NULL, NULL);
+}
+
+int once__lite_transaction(const once_tx *tx, const char *where,
+                           int (*work)(const once_tx *tx, void *user),
+                           void *user, once_error *err)
+{
+    int durable = 1, committing = 0, rc;
+
+    rc = once__lite_durable(tx, &durable);
+    if (rc == SQLITE_OK && !durable)
+        return once__lite_not_durable(where, err);
+    if (rc == SQLITE_OK)
+        rc = exec(tx, "BEGIN IMMEDIATE");
+    if (rc == SQLITE_OK)
+        rc = work(tx, user);
+    if (rc == SQLITE_OK) {
+        committing = 1;
+        rc = exec(tx, "COMMIT");
+    }
+    if (rc == SQLITE_OK)
+        return ONCE_OK;
+    if (!sqlite3_get_autocommit(tx->sqlite))
+        (void)exec(tx, "ROLLBACK");
+    if (committing && (rc & 255) != SQLITE_FULL)
+        return once__fail(err, ONCE_EABORTED, "%s: COMMIT: %s (%d)", where,
+                          sqlite3_errstr(rc), rc);
+    return once__lite_failed(rc, where, err);
+}
+
 /* ---- Ids ---------------------------------------------------------------- */
 
 int once__lite_draw_id(uint64_t now, char out[ONCE_ID_SIZE])

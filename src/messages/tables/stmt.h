@@ -39,6 +39,15 @@ int once__lite_run_values(const once_tx *tx, int *changed, const char *sql,
                           const struct once__value *v); /* or NULL: none */
 
 /*
+ * Runs `work`, which answers with a code of SQLite, between BEGIN IMMEDIATE and
+ * COMMIT. What it answers but SQLITE_OK is rolled back. A COMMIT that fails may have
+ * been done or not.
+ */
+int once__lite_transaction(const once_tx *tx, const char *where,
+                           int (*work)(const once_tx *tx, void *user),
+                           void *user, once_error *err);
+
+/*
  * 0 where the file was replaced, by its backup say. What is committed to the old
  * one is lost, and what others write is not there. Not even a read may be done
  * then: SQLite takes the journal of a transaction in the new file, found by its
