@@ -1,21 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * target.h - what tests of the drivers of src/messages/broker have in common: messages,
- * what became of them, and a proxy that cuts.
+ * what became of them.
  */
 #ifndef TEST_TARGET_H
 #define TEST_TARGET_H
 
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/types.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "messages/broker/broker.h"
-#include "t.h"
+#include "proxy.h"
 
 enum { MANY = 2000, WAIT_MS = 20000, NONE = -1, TWICE = -2 };
 
@@ -131,50 +126,6 @@ static inline struct once__delivery *target_receive(struct once__broker *b,
     if (!T_OK(b->ops->receive(b, wait_ms, &d, &err) == ONCE_OK))
         printf("#   %s\n", err.text);
     return d;
-}
-
-/* ---- A proxy that cuts, test/lib/faultproxy.c ---------------------------- */
-
-struct proxy {
-    pid_t pid;
-    FILE *in, *out;
-    int port;
-};
-
-static inline void proxy_start(struct proxy *p, const char *program,
-                               const char *server, const char *rule)
-{
-    int up[2], down[2];
-    char line[64] = "";
-
-    if (pipe(up) != 0 || pipe(down) != 0)
-        exit(1);
-    p->pid = fork();
-    if (p->pid == 0) {
-        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
-        (void)dup2(up[0], 0);
-        (void)dup2(down[1], 1);
-        (void)close(up[1]);
-        (void)close(down[0]);
-        (void)execl(program, program, server, rule, (char *)NULL);
-        _exit(127);
-    }
-    (void)close(up[0]);
-    (void)close(down[1]);
-    p->in = fdopen(up[1], "w");
-    p->out = fdopen(down[0], "r");
-    while (fgets(line, sizeof(line), p->out) != NULL &&
-           sscanf(line, "port %d", &p->port) != 1)
-        ;
-    T_OK(p->port != 0);
-}
-
-static inline void proxy_stop(struct proxy *p)
-{
-    (void)fclose(p->in);
-    (void)fclose(p->out);
-    (void)waitpid(p->pid, NULL, 0);
-    memset(p, 0, sizeof(*p));
 }
 
 #endif /* TEST_TARGET_H */

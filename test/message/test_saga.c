@@ -3,17 +3,15 @@
  * test_saga.c - sagas on real databases: one text for both.
  *
  *    test_saga [sqlite | CASE]
- *    with-server postgres -- test_saga postgres [CASE]
+ *    with-server postgres -- test_saga postgres [FAULTPROXY] [CASE]
  *
  * test/unit/test_saga.c holds the rules; here the database is held to them, and
  * to what is left when a relay is lost between any two statements.
  */
 #include "db.h"
 
-#include <signal.h>
-#include <sys/wait.h>
-
 #include "messages/tables/saga.h"
+#include "proxy.h"
 
 /* ---- Sagas ---------------------------------------------------------------- */
 
@@ -91,6 +89,44 @@ static void settle(struct db *d, const char *id, int phase)
         "UPDATE @outbox SET phase=%d,attempts=attempts+1,lease_ms=0,"
         "status=%d,error='said so' WHERE id='%s'",
         phase, phase == ONCE__ROW_DONE ? 200 : 409, id);
+}
+
+/* A call that a relay has claimed, and how it ends. */
+struct claimed {
+    char id[ONCE_ID_SIZE];
+    struct once__outgoing row;
+    struct once__settlement s;
+};
+
+static void claim(struct db *d, const char *gid, const char *id, int phase,
+                  struct claimed *c)
+{
+    T_EQ(has(d, id), 1);
+    sql(d, NULL,
+        "UPDATE @outbox SET attempts=attempts+1,doubt=doubt+1,lease_ms=%llu"
+        " WHERE id='%s'",
+        (unsigned long long)now_ms() + 60000, id);
+    *c = (struct claimed){.s = {.to = {.phase = phase}, .error = "said so"}};
+    (void)snprintf(c->id, sizeof(c->id), "%s", id);
+    c->row.saga = gid;
+    c->row.m.id = c->id;
+    c->row.seq = c->s.seq =
+        number(d, "SELECT seq FROM @outbox WHERE id='%s'", id);
+    c->row.attempts = c->s.attempts =
+        (uint32_t)number(d, "SELECT attempts FROM @outbox WHERE id='%s'", id);
+    c->s.status = phase == ONCE__ROW_DONE ? 200 : 409;
+    c->s.reply = (once_bytes){"yes", 3};
+}
+
+/* It ends, and this and what follows are one transaction. */
+static int settle_with(struct db *d, struct claimed *c)
+{
+    struct once__saga_tally tally = {0};
+    int rc = once__saga_settle(&d->tx, &c->row, &c->s, &tally, NULL);
+
+    T_EQ(tally.advanced, rc == ONCE_OK);
+    T_EQ(c->s.ours, rc == ONCE_OK);
+    return rc;
 }
 
 /* A call ends, and its relay has the saga advanced. */
@@ -732,6 +768,7 @@ static void take_step(struct db *d, const char *gid, struct model *m,
 {
     struct once__saga_event e = {0};
     struct once__saga then;
+    struct claimed c;
     unsigned what = draw(seed, 10);
     char id[ONCE_ID_SIZE];
     size_t i;
@@ -741,8 +778,14 @@ static void take_step(struct db *d, const char *gid, struct model *m,
         e = (struct once__saga_event){
             ONCE__SAGA_ENDED, m->live[i].step, m->live[i].op, m->live[i].round,
             draw(seed, 3) == 0 ? DONE + 1 + (int)draw(seed, 2) : DONE};
-        settle(d, name(id, gid, e.step, e.op, e.round), e.phase);
-        T_EQ(advance(d, gid), ONCE_OK);
+        (void)name(id, gid, e.step, e.op, e.round);
+        if (draw(seed, 2) == 0) {
+            settle(d, id, e.phase);
+            T_EQ(advance(d, gid), ONCE_OK);
+        } else {
+            claim(d, gid, id, e.phase, &c);
+            T_EQ(settle_with(d, &c), ONCE_OK);
+        }
         m->live[i] = m->live[--m->n];
     } else if (what == 7 && draw(seed, 6) == 0) {
         e.what = ONCE__SAGA_LATE;
@@ -811,14 +854,15 @@ static void the_database_does_what_the_rules_say(void)
 
 /* ---- Many relays ----------------------------------------------------------- */
 
-/* Another process, which advances a saga when it is told to. A handle of SQLite
- * must not be open when a process forks. */
+/* Another process, which advances a saga when it is told to, or settles this call
+ * of it. A handle of SQLite must not be open when a process forks. */
 struct elsewhere {
     pid_t pid;
     int go[2];
 };
 
-static struct elsewhere start_elsewhere(struct db *d, const char *gid)
+static struct elsewhere start_elsewhere(struct db *d, const char *gid,
+                                        struct claimed *c, int answer)
 {
     struct elsewhere e = {-1, {-1, -1}};
     struct db other;
@@ -830,7 +874,8 @@ static struct elsewhere start_elsewhere(struct db *d, const char *gid)
     if (e.pid == 0) {
         assert(read(e.go[0], &byte, 1) == 1);
         other = db_open();
-        _exit(advance(&other, gid) != ONCE_OK);
+        _exit((c == NULL ? advance(&other, gid) : settle_with(&other, c)) !=
+              answer);
     }
     *d = db_open();
     return e;
@@ -854,7 +899,7 @@ static void let_it_read(struct db *d, const struct elsewhere *e)
         (void)usleep(10000);
         waits = number(&other, "SELECT count(*) FROM pg_stat_activity WHERE "
                                "wait_event_type='Lock' AND query LIKE "
-                               "'%%saga_write_1%%'");
+                               "'%%saga_%%e_1(%%'");
     }
     T_EQ(waits, 1);
     db_close(&other);
@@ -877,7 +922,7 @@ static void a_decision_that_comes_too_late_is_made_again(void)
 
     start(&d, "s", 0);
     settle(&d, "s/1/try", DONE);
-    e = start_elsewhere(&d, "s");
+    e = start_elsewhere(&d, "s", NULL, ONCE_OK);
     begin(&d); /* as an operator's abort, while another has read it */
     sql(&d, NULL, "UPDATE @saga SET version=version+1,state=%d",
         ONCE__SAGA_UNDOING);
@@ -900,7 +945,7 @@ static void a_call_that_has_changed_is_read_again(void)
 
     start(&d, "s", 0);
     settle(&d, "s/1/try", DEAD);
-    e = start_elsewhere(&d, "s");
+    e = start_elsewhere(&d, "s", NULL, ONCE_OK);
     begin(&d); /* as an operator's retry of the row */
     sql(&d, NULL, "UPDATE @outbox SET phase=0");
     let_it_read(&d, &e);
@@ -930,7 +975,7 @@ static void a_call_that_was_claimed_is_not_taken_back(void)
         "body) SELECT 0,false,0,1,route,'x','','','' FROM @outbox,"
         "generate_series(1,4)");
     sql(&d, NULL, "UPDATE @saga SET deadline_ms=1");
-    e = start_elsewhere(&d, "s");
+    e = start_elsewhere(&d, "s", NULL, ONCE_OK);
     begin(&d); /* as a relay that claims while the saga has been read */
     sql(&d, NULL, "SELECT @lock_1(hashtext(route),true) FROM @outbox LIMIT 1");
     let_it_read(&d, &e);
@@ -943,6 +988,267 @@ static void a_call_that_was_claimed_is_not_taken_back(void)
     T_EQ(has(&d, "s/1/try"), 1);
     db_end(&d);
 }
+
+/* ---- A call's end and what follows, in one transaction --------------------- */
+
+/* What the saga of this call was before it ended. */
+static void expect_nothing(struct db *d, const struct claimed *c)
+{
+    T_EQ(version(d, c->row.saga), 1);
+    T_EQ(step_state(d, c->row.saga, 1), ONCE__STEP_TRYING);
+    T_EQ(step_state(d, c->row.saga, 2), ONCE__STEP_WAITING);
+    T_EQ(number(d,
+                "SELECT count(*) FROM @saga_step WHERE gid='%s' AND (status IS"
+                " NOT NULL OR reply IS NOT NULL OR error<>'')",
+                c->row.saga),
+         0);
+    T_EQ(number(d, "SELECT count(*) FROM @outbox WHERE saga='%s'", c->row.saga),
+         1);
+    T_EQ(has(d, c->id), 1);
+}
+
+static void a_call_ends_with_what_follows_from_it(void)
+{
+    struct db d = db_new();
+    struct claimed c;
+
+    start(&d, "s", 0);
+    claim(&d, "s", "s/1/try", DONE, &c);
+    T_EQ(settle_with(&d, &c), ONCE_OK);
+    T_EQ(has(&d, "s/1/try"), 0);
+    T_EQ(has(&d, "s/2/try"), 1);
+    T_EQ(version(&d, "s"), 2);
+    T_EQ(step_state(&d, "s", 1), ONCE__STEP_TRIED);
+    T_EQ(step_state(&d, "s", 2), ONCE__STEP_TRYING);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga_step WHERE branch=1 AND"
+                    " status=200 AND length(reply)=3 AND error='said so'"),
+         1);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga_step WHERE status IS NULL"), 2);
+    T_EQ(settle_with(&d, &c), ONCE_AGAIN); /* its answer was lost */
+    T_EQ(once__outbox_settle(&d.tx, &c.s, 1, NULL), ONCE_OK);
+    T_EQ(c.s.ours, 0);
+    T_EQ(advance(&d, "s"), ONCE_OK);
+    T_EQ(calls(&d), 1);
+    T_EQ(version(&d, "s"), 2);
+    claim(&d, "s", "s/2/try", LOST, &c);
+    c.s.reply = (once_bytes){NULL, 0};
+    T_EQ(settle_with(&d, &c), ONCE_OK);
+    T_EQ(has(&d, "s/2/cancel"), 1);
+    T_EQ(calls(&d), 1);
+    T_EQ(number(&d, "SELECT count(*) FROM @saga_step WHERE branch=2 AND"
+                    " status=409 AND reply IS NULL"),
+         1);
+    db_end(&d);
+}
+
+/* What a relay that was late finds. */
+static void an_end_that_is_fenced_moves_no_saga(void)
+{
+    static const char *const then[] = {
+        "attempts=attempts+1", /* claimed by another */
+        "lease_ms=0",          /* the claim was settled: it is ready again */
+        "lease_ms=0,phase=1",  /* or waits */
+        "lease_ms=1",          /* the lease has run out */
+        "phase=4",             /* the same, with --hold */
+    };
+    struct db d = db_new();
+    struct claimed c;
+    char gid[8], id[16];
+    size_t i;
+
+    for (i = 0; i < sizeof(then) / sizeof(then[0]); i++) {
+        (void)snprintf(gid, sizeof(gid), "s%zu", i);
+        (void)snprintf(id, sizeof(id), "%s/1/try", gid);
+        start(&d, gid, 0);
+        claim(&d, gid, id, DONE, &c);
+        sql(&d, NULL, "UPDATE @outbox SET %s WHERE id='%s'", then[i], id);
+        T_EQ(settle_with(&d, &c), ONCE_AGAIN);
+        expect_nothing(&d, &c);
+        T_EQ(once__outbox_settle(&d.tx, &c.s, 1, NULL), ONCE_OK);
+        T_EQ(c.s.ours, i >= 3); /* a late end counts while nobody else has it */
+        T_EQ(advance(&d, gid), ONCE_OK);
+        T_EQ(version(&d, gid), i >= 3 ? 2 : 1);
+    }
+    db_end(&d);
+}
+
+static void an_end_whose_saga_has_moved_is_read_again(void)
+{
+    struct db d = db_new();
+    struct claimed c;
+    struct elsewhere e;
+
+    start(&d, "s", 0);
+    claim(&d, "s", "s/1/try", DONE, &c);
+    e = start_elsewhere(&d, "s", &c, ONCE_OK);
+    begin(&d); /* as an operator's abort */
+    sql(&d, NULL, "UPDATE @saga SET version=version+1,state=%d",
+        ONCE__SAGA_UNDOING);
+    sql(&d, NULL, "UPDATE @saga_step SET state=%d WHERE branch=1",
+        ONCE__STEP_CANCELLING);
+    let_it_read(&d, &e);
+    commit(&d);
+    expect_success(&e);
+    T_EQ(calls(&d), 0); /* the Try has gone, and no other follows */
+    T_EQ(step_state(&d, "s", 2), ONCE__STEP_WAITING);
+    T_EQ(version(&d, "s"), 3);
+    db_end(&d);
+}
+
+static void an_end_whose_lease_goes_meanwhile_moves_no_saga(void)
+{
+    struct db d = db_new();
+    struct claimed c;
+    struct elsewhere e;
+
+    start(&d, "s", 0);
+    claim(&d, "s", "s/1/try", DONE, &c);
+    e = start_elsewhere(&d, "s", &c, ONCE_AGAIN);
+    begin(&d); /* as a relay that claims it once more */
+    sql(&d, NULL, "UPDATE @outbox SET attempts=attempts+1");
+    let_it_read(&d, &e);
+    commit(&d);
+    expect_success(&e);
+    expect_nothing(&d, &c);
+    db_end(&d);
+}
+
+/* With a binlog MariaDB lets nobody else make triggers. */
+static void allow_triggers(const struct db *d)
+{
+    if (d->my != NULL)
+        T_EQ(system("\"$ONCE_TEST_WITH_SERVER\" ctl sql mysql "
+                    "'SET GLOBAL log_bin_trust_function_creators=1'"
+                    " >/dev/null"),
+             0);
+}
+
+/* Lets no row of this table be written so; `event` NULL: lets it again. */
+static void refuse(struct db *d, const char *event, const char *table)
+{
+    if (d->pg != NULL && event != NULL)
+        sql(d, NULL,
+            "CREATE FUNCTION @refuse() RETURNS trigger LANGUAGE plpgsql AS"
+            " $f$ BEGIN RAISE EXCEPTION 'no'; END $f$");
+    if (event == NULL)
+        sql(d, NULL,
+            as(d, "DROP FUNCTION @refuse() CASCADE", "DROP TRIGGER refuse",
+               "DROP TRIGGER refuse"));
+    else
+        sql(d, NULL, "CREATE TRIGGER refuse BEFORE %s ON @%s %s", event, table,
+            as(d, "FOR EACH ROW EXECUTE FUNCTION @refuse()",
+               "BEGIN SELECT RAISE(ABORT,'no'); END",
+               "FOR EACH ROW SIGNAL SQLSTATE '45000'"));
+}
+
+static void of_an_end_all_is_written_or_nothing(void)
+{
+    static const char *const writes[][2] = {{"UPDATE", "saga"},
+                                            {"UPDATE", "saga_step"},
+                                            {"DELETE", "outbox"},
+                                            {"INSERT", "outbox"}};
+    struct db d = db_new();
+    struct claimed c;
+    size_t i;
+
+    allow_triggers(&d);
+    start(&d, "s", 0);
+    claim(&d, "s", "s/1/try", DONE, &c);
+    for (i = 0; i < sizeof(writes) / sizeof(writes[0]); i++) {
+        refuse(&d, writes[i][0], writes[i][1]);
+        T_OK(settle_with(&d, &c) < ONCE_OK);
+        refuse(&d, NULL, NULL);
+        expect_nothing(&d, &c);
+    }
+    T_EQ(settle_with(&d, &c), ONCE_OK);
+    T_EQ(has(&d, "s/2/try"), 1);
+    db_end(&d);
+}
+
+static const char *proxy_program; /* NULL: there is none */
+
+/* A connection through the proxy. */
+static struct db db_through(const struct proxy *p)
+{
+    const char *direct = server_url, *port = strrchr(server_url, ':');
+    char url[200];
+    struct db d;
+
+    (void)snprintf(url, sizeof(url), "%.*s:%d%s", (int)(port - direct), direct,
+                   p->port, strchr(port, '/'));
+    server_url = url;
+    d = db_open();
+    server_url = direct;
+    return d;
+}
+
+enum { CUT_WHOLE, CUT_BEFORE, CUT_AFTER };
+
+/* A call ends on a connection that is cut after so many bytes; then it is settled on
+ * another one. What the first one did. */
+static int cut_after(struct db *d, struct proxy *p, const char *way,
+                     unsigned bytes)
+{
+    struct db through = db_through(p);
+    struct claimed c;
+    char gid[16], id[32], rule[48];
+    int rc;
+
+    (void)snprintf(gid, sizeof(gid), "%s%u", way, bytes);
+    (void)snprintf(id, sizeof(id), "%s/1/try", gid);
+    start(d, gid, 0);
+    claim(d, gid, id, DONE, &c);
+    (void)snprintf(rule, sizeof(rule), "open %s cut %u rst", way, bytes);
+    proxy_do(p, rule);
+    rc = settle_with(&through, &c);
+    proxy_do(p, "clear");
+    db_close(&through);
+    if (rc != ONCE_OK) {
+        T_EQ(rc, ONCE_EABORTED);
+        T_EQ(once__outbox_settle(&d->tx, &c.s, 1, NULL), ONCE_OK);
+        T_EQ(advance(d, gid), ONCE_OK);
+    }
+    T_EQ(version(d, gid), 2);
+    T_EQ(has(d, id), 0);
+    (void)snprintf(id, sizeof(id), "%s/2/try", gid);
+    T_EQ(has(d, id), 1);
+    T_EQ(number(d,
+                "SELECT count(*) FROM @saga_step WHERE gid='%s' AND"
+                " branch=1 AND status=200 AND state=%d",
+                gid, ONCE__STEP_TRIED),
+         1);
+    return rc == ONCE_OK ? CUT_WHOLE : c.s.ours ? CUT_BEFORE : CUT_AFTER;
+}
+
+static void an_end_is_written_once_wherever_the_connection_is_cut(void)
+{
+    enum { STEP = 7, MOST = 20000 };
+    static const char *const ways[] = {"up", "down"};
+    const char *host = strchr(server_url, '@') + 1;
+    struct db d = db_new();
+    struct proxy p = {0};
+    char server[64];
+    unsigned bytes, seen[3];
+    int i;
+
+    (void)snprintf(server, sizeof(server), "%.*s", (int)strcspn(host, "/?"),
+                   host);
+    proxy_start(&p, proxy_program, server, NULL);
+    for (i = 0; i < 2; i++) {
+        memset(seen, 0, sizeof(seen));
+        for (bytes = 1; bytes < MOST && !seen[CUT_WHOLE] && t__bad == 0;
+             bytes += STEP)
+            seen[cut_after(&d, &p, ways[i], bytes)]++;
+        printf("# %s: cut before it was done %u times, after it %u times\n",
+               ways[i], seen[CUT_BEFORE], seen[CUT_AFTER]);
+        T_OK(seen[CUT_WHOLE] > 0 && seen[CUT_BEFORE] > 0);
+    }
+    T_OK(seen[CUT_AFTER] > 0); /* answers were lost */
+    proxy_stop(&p);
+    db_end(&d);
+}
+
+/* ---- Relays that are killed ------------------------------------------------ */
 
 enum { SAGAS = 24, RELAYS = 3, KILLS = 25, CENTS = 100, LEASE_MS = 300 };
 
@@ -981,7 +1287,8 @@ static int serve(struct db *d, const once_message *m, unsigned *seed)
                : ONCE__END_REJECTED;
 }
 
-/* A relay in small: claim, call, settle, advance; killed anywhere. */
+/* A relay in small: claim, call, settle and advance, at once or one after the other;
+ * killed anywhere. */
 static void carry(struct db *d, const struct once__outgoing *row,
                   unsigned *seed)
 {
@@ -994,6 +1301,9 @@ static void carry(struct db *d, const struct once__outgoing *row,
     s.to = once__row_settle(&row->row, serve(d, &row->m, seed), &policy,
                             now_ms(), 0);
     s.error = "";
+    if (s.to.phase >= DONE && draw(seed, 2) == 0 &&
+        once__saga_settle(&d->tx, row, &s, &tally, NULL) == ONCE_OK)
+        return;
     for (i = 0; i < 5 && once__outbox_settle(&d->tx, &s, 1, NULL) != ONCE_OK;
          i++)
         ;
@@ -1174,6 +1484,10 @@ int main(int argc, char **argv)
 
     if (!take_database(what))
         only = what;
+    if (only != NULL && only[0] == '/') {
+        proxy_program = only;
+        only = argc > 3 ? argv[3] : NULL;
+    }
     RUN(a_saga_starts_with_its_transaction);
     RUN(a_gid_is_started_once);
     RUN(bad_input_is_refused_before_anything_is_written);
@@ -1199,6 +1513,13 @@ int main(int argc, char **argv)
     RUN(a_call_that_has_changed_is_read_again);
     if (is_postgres())
         RUN(a_call_that_was_claimed_is_not_taken_back);
+    RUN(a_call_ends_with_what_follows_from_it);
+    RUN(an_end_that_is_fenced_moves_no_saga);
+    RUN(an_end_whose_saga_has_moved_is_read_again);
+    RUN(an_end_whose_lease_goes_meanwhile_moves_no_saga);
+    RUN(of_an_end_all_is_written_or_nothing);
+    if (proxy_program != NULL)
+        RUN(an_end_is_written_once_wherever_the_connection_is_cut);
     RUN(killed_relays_leave_every_saga_whole);
     RUN(sagas_are_listed_page_by_page);
     RUN(a_saga_that_ended_is_forgotten_after_the_window);

@@ -282,9 +282,11 @@ static int ask(const once_tx *tx, const struct once__my_text *text,
     if (changed != NULL)
         *changed = mysql_affected_rows(conn);
     do {
+        /* When the connection is lost the number of fields is 0 afterwards. */
+        unsigned fields = mysql_field_count(conn);
         MYSQL_RES *one = mysql_store_result(conn);
 
-        if (one == NULL && mysql_field_count(conn) > 0)
+        if (one == NULL && fields > 0)
             return failed(conn, where, err);
         if (rows != NULL && *rows == NULL)
             *rows = one;
