@@ -27,6 +27,19 @@ INSERT INTO once.outbox (phase, kept, due_ms, at_ms, route, id, key, type,
         CASE WHEN n % 3 = 0 AND (n % 20 <> 1 OR n % 100 = 1) THEN 'k' || n END,
         '', '', '', 1
     FROM generate_series(1, 1000000) n;
+INSERT INTO once.saga (gid, kind, state, version, deadline_ms, at_ms, since_ms,
+        fingerprint)
+    SELECT 'g' || n, 'k', CASE WHEN n % 4 = 0 THEN 0 ELSE 3 END, 1,
+        9999999999999, 1, 1, ''
+    FROM generate_series(1, 100000) n;
+INSERT INTO once.saga_step (gid, branch, state, try_to, type, body)
+    SELECT 'g' || n, b, CASE WHEN n % 4 = 0 THEN 2 - b ELSE 2 END, 'r', '', ''
+    FROM generate_series(1, 100000) n, generate_series(1, 2) b;
+INSERT INTO once.outbox (phase, kept, due_ms, at_ms, route, id, saga, type,
+        headers, body, attempts, lease_ms)
+    SELECT 0, true, 1, 1, 'calls', 'g' || n || '/1/try', 'g' || n, '', '', '', 1,
+        9999999999999
+    FROM generate_series(4, 100000, 4) n;
 INSERT INTO once.inbox (consumer, id, at_ms, kind)
     SELECT 'c' || n % 3, 'm' || n, 1800000000000, 1
     FROM generate_series(1, 1000000) n;
@@ -54,6 +67,12 @@ STATEMENTS = {
     "settle": ("SELECT count(*) FROM once.outbox_settle_1(0, "
                "ARRAY[600002, 600003]::bigint[], '{1,1}', '{2,0}', '{0,0}',"
                " '{0,0}', '{0,0}', '{0,0}', '{NULL,NULL}', '{a,b}')", BATCH),
+    "read a saga": ("SELECT count(*) FROM once.saga_read_1('g40000')", BATCH),
+    "settle with a saga": ("SELECT 1 / (once.saga_settle_1('g40000', 1, 0, NULL,"
+                           " '{{1,2,0,0},{2,1,0,0}}', '{}', '{{2,1}}',"
+                           " ARRAY[(SELECT seq FROM once.outbox WHERE saga ="
+                           " 'g40000'), 1, 1, 200], NULL, '') = 'ok')::integer",
+                           BATCH),
     "idle": ("SELECT once.outbox_idle_1('r', true)", BATCH),
     "here": ("SELECT once.outbox_here_1('r')", BATCH),
     # Eleven routes, of which it counts the rows of eight.

@@ -16,9 +16,9 @@
 enum { BATCH = 100, MANY = 120 * BATCH };
 
 /* The numbers up to `most`, on MariaDB and on MySQL. */
-#define SEQ(most)                                                              \
+#define SEQ(most, name)                                                        \
     "(WITH RECURSIVE s(seq) AS (SELECT 1 UNION ALL SELECT seq+1 FROM s WHERE " \
-    "seq<" #most ") SELECT seq FROM s) numbers"
+    "seq<" #most ") SELECT seq FROM s) " name
 
 /* Of the same sort as `r`, on whose behalf all is asked, are the others' rows. */
 static const char *const rows[] = {
@@ -28,17 +28,26 @@ static const char *const rows[] = {
     "CASE WHEN seq%20=1 THEN 9999999999999 ELSE 1 END,1,"
     "CASE WHEN seq%4=0 THEN concat('other',seq%40) ELSE 'r' END,"
     "concat('m',seq),CASE WHEN seq%3=0 AND (seq%20<>1 OR seq%100=1)"
-    " THEN concat('k',seq) END,'','','',1,0 FROM " SEQ(1000000),
+    " THEN concat('k',seq) END,'','','',1,0 FROM " SEQ(1000000, "numbers"),
     "INSERT INTO @inbox(consumer,id,at_ms,kind) SELECT concat('c',seq%3),"
-    "concat('m',seq),1800000000000,1 FROM " SEQ(1000000),
+    "concat('m',seq),1800000000000,1 FROM " SEQ(1000000, "numbers"),
     "INSERT INTO "
     "@parked(consumer,id,state,due_ms,at_ms,`key`,type,headers,body,"
     "error,filed) SELECT concat('c',seq%3),concat('m',seq),"
     "CASE WHEN seq%5=0 THEN 1 ELSE 3 END,"
     "CASE WHEN seq%10=0 THEN seq ELSE 9999999999999 END,1,"
     "CASE WHEN seq%2=0 THEN concat('k',seq) END,'','','','',1"
-    " FROM " SEQ(300000),
-    "ANALYZE TABLE @outbox,@inbox,@parked",
+    " FROM " SEQ(300000, "numbers"),
+    "INSERT INTO @saga(gid,kind,state,version,deadline_ms,at_ms,since_ms,"
+    "fingerprint) SELECT concat('g',seq),'k',CASE WHEN seq%4=0 THEN 0 ELSE 3"
+    " END,1,9999999999999,1,1,'' FROM " SEQ(100000, "numbers"),
+    "INSERT INTO @saga_step(gid,branch,state,try_to,type,body)"
+    " SELECT concat('g',s.seq),b.seq,CASE WHEN s.seq%4=0 THEN 2-b.seq ELSE 2"
+    " END,'r','','' FROM " SEQ(100000, "s") "," SEQ(2, "b"),
+    "INSERT INTO @outbox(phase,kept,due_ms,at_ms,route,id,saga,type,headers,"
+    "body,attempts,lease_ms) VALUES(0,1,1,1,'calls','g40000/1/try','g40000',"
+    "'','','',1,floor(unix_timestamp()*1000)+1800000)",
+    "ANALYZE TABLE @outbox,@inbox,@parked,@saga,@saga_step",
 };
 
 /* ---- What is repeated --------------------------------------------------- */
@@ -80,6 +89,18 @@ static int settle(struct db *d)
         {600003, 1, {0, 0, 0, 0}, 0, {NULL, 0}, "", 0, 0}};
 
     return once__outbox_settle(&d->tx, s, 2, NULL);
+}
+
+static int settle_with_saga(struct db *d)
+{
+    struct once__settlement s = {.attempts = 1,
+                                 .to = {ONCE__ROW_DONE, 0, 0, 0}};
+    struct once__outgoing row = {.saga = "g40000"};
+    struct once__saga_tally tally = {0};
+
+    row.m.id = "g40000/1/try";
+    row.seq = s.seq = number(d, "SELECT seq FROM @outbox WHERE saga='g40000'");
+    return once__saga_settle(&d->tx, &row, &s, &tally, NULL);
 }
 
 static int wait_once(struct db *d)
@@ -190,6 +211,7 @@ static const struct {
     {"claim, holding", claim_holding, MANY},
     {"claim of a route without rows", claim_nothing, BATCH},
     {"settle", settle, BATCH},
+    {"settle with a saga", settle_with_saga, BATCH},
     {"wait", wait_once, 2200}, /* it counts up to a thousand */
     {"here", here, BATCH},
     {"sagas that are due", sagas_due, BATCH},

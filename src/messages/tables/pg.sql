@@ -907,12 +907,14 @@ SET lock_timeout = '10s'
 AS $f$
 DECLARE
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
+    v_back bigint[] := ARRAY(SELECT p_taken[x.n][1]
+        FROM generate_subscripts(p_taken, 1) AS x (n) WHERE p_taken[x.n][2] = 0);
     i integer;
 BEGIN
     PERFORM "@schema@".fit_1();
-    -- A call that is taken back must not be claimed meanwhile.
-    PERFORM "@schema@".settle_lock_1(ARRAY(SELECT p_taken[x.n][1]
-        FROM generate_subscripts(p_taken, 1) AS x (n) WHERE p_taken[x.n][2] = 0));
+    IF v_back <> '{}' THEN -- a call that is taken back must not be claimed meanwhile
+        PERFORM "@schema@".settle_lock_1(v_back);
+    END IF;
     UPDATE "@schema@".saga s SET version = s.version + 1, state = p_state,
             since_ms = CASE s.state WHEN p_state THEN s.since_ms ELSE v_now END,
             note = coalesce(p_note, s.note)
@@ -948,9 +950,10 @@ END
 $f$;
 
 -- The end of a call that is still its claimer's, and what saga_write_1() makes of it:
--- both, or neither. p_own: (seq, attempt, branch or 0, status); `attempt` is the fence, as in
--- outbox_settle_1(). A call has no key, so no row waits for it, and a claim of its
--- route may look meanwhile. ok, or changed; ON016: it is not the claimer's any more.
+-- both, or neither. p_own: (seq, attempt, branch or 0, status); `attempt` is the
+-- fence, as in outbox_settle_1(). A call has no key, so no row waits for it, and a
+-- claim of its route may look meanwhile. ok, or changed; ON016: it is not the
+-- claimer's any more.
 CREATE OR REPLACE FUNCTION "@schema@".saga_settle_1(p_gid text,
     p_version bigint, p_state integer, p_note text, p_steps bigint[],
     p_taken bigint[], p_calls bigint[], p_own bigint[], p_reply bytea,
