@@ -556,6 +556,44 @@ static void who_cannot_send_does_not_claim_all_the_time(void)
     db_end(&d);
 }
 
+static void start_saga(struct db *d)
+{
+    once_saga_step steps[2] = {ONCE_SAGA_STEP_INIT, ONCE_SAGA_STEP_INIT};
+    once_saga s = ONCE_SAGA_INIT;
+
+    steps[0].try_to = steps[1].try_to = "r";
+    s.gid = "s";
+    s.kind = "trip";
+    s.steps = steps;
+    s.n = 2;
+    begin(d);
+    T_EQ(once_saga_start(&d->tx, &s, NULL, NULL), ONCE_OK);
+    commit(d);
+}
+
+/* What its target has said is kept though its saga cannot be written; the saga goes on
+ * when it can. */
+static void a_call_whose_saga_cannot_move_is_settled_alone(void)
+{
+    struct db d = warm();
+    size_t before = sent();
+
+    start_saga(&d);
+    EVENTUALLY(sent() == before + 1);
+    allow_triggers(&d);
+    refuse(&d, "UPDATE", "saga");
+    allow(1);
+    EVENTUALLY(number(&d, "SELECT count(*) FROM @outbox WHERE phase=2") == 1);
+    refuse(&d, NULL, NULL);
+    allow(SIZE_MAX);
+    EVENTUALLY(number(&d, "SELECT state FROM @saga") == 3);
+    relay_end();
+    T_EQ(sent(), before + 2);
+    T_EQ(gate.twice, 0);
+    T_EQ(left(&d), 0);
+    db_end(&d);
+}
+
 #define RUN(test) T_RUN_ONLY(only, test)
 
 int main(int argc, char **argv)
@@ -574,5 +612,6 @@ int main(int argc, char **argv)
     RUN(a_target_in_trouble_gets_no_third_batch);
     RUN(a_batch_without_memory_is_not_settled);
     RUN(who_cannot_send_does_not_claim_all_the_time);
+    RUN(a_call_whose_saga_cannot_move_is_settled_alone);
     return t_done();
 }

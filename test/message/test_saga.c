@@ -1113,34 +1113,6 @@ static void an_end_whose_lease_goes_meanwhile_moves_no_saga(void)
     db_end(&d);
 }
 
-/* With a binlog MariaDB lets nobody else make triggers. */
-static void allow_triggers(const struct db *d)
-{
-    if (d->my != NULL)
-        T_EQ(system("\"$ONCE_TEST_WITH_SERVER\" ctl sql mysql "
-                    "'SET GLOBAL log_bin_trust_function_creators=1'"
-                    " >/dev/null"),
-             0);
-}
-
-/* Lets no row of this table be written so; `event` NULL: lets it again. */
-static void refuse(struct db *d, const char *event, const char *table)
-{
-    if (d->pg != NULL && event != NULL)
-        sql(d, NULL,
-            "CREATE FUNCTION @refuse() RETURNS trigger LANGUAGE plpgsql AS"
-            " $f$ BEGIN RAISE EXCEPTION 'no'; END $f$");
-    if (event == NULL)
-        sql(d, NULL,
-            as(d, "DROP FUNCTION @refuse() CASCADE", "DROP TRIGGER refuse",
-               "DROP TRIGGER refuse"));
-    else
-        sql(d, NULL, "CREATE TRIGGER refuse BEFORE %s ON @%s %s", event, table,
-            as(d, "FOR EACH ROW EXECUTE FUNCTION @refuse()",
-               "BEGIN SELECT RAISE(ABORT,'no'); END",
-               "FOR EACH ROW SIGNAL SQLSTATE '45000'"));
-}
-
 static void of_an_end_all_is_written_or_nothing(void)
 {
     static const char *const writes[][2] = {{"UPDATE", "saga"},
