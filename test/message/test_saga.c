@@ -1095,7 +1095,7 @@ static void an_end_whose_saga_has_moved_is_read_again(void)
     db_end(&d);
 }
 
-static void an_end_whose_lease_goes_meanwhile_moves_no_saga(void)
+static void lose_lease_meanwhile(const char *how)
 {
     struct db d = db_new();
     struct claimed c;
@@ -1104,13 +1104,20 @@ static void an_end_whose_lease_goes_meanwhile_moves_no_saga(void)
     start(&d, "s", 0);
     claim(&d, "s", "s/1/try", DONE, &c);
     e = start_elsewhere(&d, "s", &c, ONCE_AGAIN);
-    begin(&d); /* as a relay that claims it once more */
-    sql(&d, NULL, "UPDATE @outbox SET attempts=attempts+1");
+    begin(&d);
+    sql(&d, NULL, "UPDATE @outbox SET %s", how);
     let_it_read(&d, &e);
     commit(&d);
     expect_success(&e);
     expect_nothing(&d, &c);
     db_end(&d);
+}
+
+static void an_end_whose_lease_goes_meanwhile_moves_no_saga(void)
+{
+    lose_lease_meanwhile("attempts=attempts+1"); /* it is claimed once more */
+    lose_lease_meanwhile("lease_ms=0,phase=1");  /* it was settled */
+    lose_lease_meanwhile("lease_ms=0");          /* the same: ready again */
 }
 
 static void of_an_end_all_is_written_or_nothing(void)
