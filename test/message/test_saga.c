@@ -1463,7 +1463,7 @@ int main(int argc, char **argv)
 
     if (!take_database(what))
         only = what;
-    if (only != NULL && only[0] == '/') {
+    if (only != NULL && strchr(only, '/') != NULL) {
         proxy_program = only;
         only = argc > 3 ? argv[3] : NULL;
     }
