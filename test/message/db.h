@@ -337,7 +337,7 @@ static inline void refuse(struct db *d, const char *event, const char *table)
             "CREATE FUNCTION @refuse() RETURNS trigger LANGUAGE plpgsql AS"
             " $f$ BEGIN RAISE EXCEPTION 'no'; END $f$");
     if (event == NULL)
-        sql(d, NULL,
+        sql(d, NULL, "%s",
             as(d, "DROP FUNCTION @refuse() CASCADE", "DROP TRIGGER refuse",
                "DROP TRIGGER refuse"));
     else
