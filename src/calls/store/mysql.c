@@ -7,9 +7,14 @@
  * is one transaction at READ COMMITTED and two packets, whatever its size:
  *
  *    1   BEGIN; lock what is there, passing over what others have locked;
- *        read all; the time, which is behind the locks
+ *        read the rest; the time, which is behind the locks
  *        ... here once__transition() decides ...
  *    2   INSERT, UPDATE, DELETE; COMMIT
+ *
+ * Of most operations it is known beforehand whether they change a row. A claim is
+ * only read: either there is no row, or it changes nothing. A step is locked, and
+ * decided on what was locked. Those that are otherwise are locked and read by one
+ * more packet, in the same transaction.
  *
  * A name that is there and was not locked belongs to another session now. If the
  * operation would change nothing, it is answered from what is committed, else it
@@ -51,8 +56,12 @@ enum {
 /* A fence that is not drawn yet. No operation can have seen it. */
 #define NOT_DRAWN UINT64_MAX
 
+/* How a record is asked for (bits). */
+enum { LOCK = 1, READ = 2 };
+
 /* What was read of an operation's record, and what is to become of it. */
 struct item {
+    int ways; /* how the next packet asks for it; 0: it does not */
     once_record before;
     int rc; /* of reading it */
     int there, whole;
@@ -183,22 +192,39 @@ struct batch {
     once_error *err;
 };
 
-static int only_looks(const once_op *op)
+/* FORGET needs the result, too, or how long it is. */
+static int ways_of(const once_op *op)
 {
-    return op->verb == ONCE_OP_READ || op->verb == ONCE_OP_SHOW;
+    switch (op->verb) {
+    case ONCE_OP_CLAIM:
+    case ONCE_OP_READ:
+    case ONCE_OP_SHOW:
+        return READ;
+    case ONCE_OP_FORGET:
+        return LOCK | READ;
+    default:
+        return LOCK;
+    }
 }
 
-/* Names of those that may change something, or of all. */
-static size_t put_names(struct batch *b, const char *begin, int all,
-                        const char *end)
+/* Names that are asked for in this way; nothing if there is none. */
+static size_t put_names(struct batch *b, int way, const char *columns,
+                        const char *from, const char *end)
 {
     struct once__my_text *t = &b->s->text;
     size_t i, n = 0;
 
     for (i = 0; i < b->rounds->count; i++) {
-        if (!all && only_looks(b->rounds->call[i]))
+        if (!(b->s->items[i].ways & way))
             continue;
-        once__my_put(t, n++ == 0 ? begin : ",");
+        if (n++ == 0) {
+            once__my_put(t, "SELECT ");
+            once__my_put(t, columns);
+            once__my_put(t, from);
+            once__my_put(t, "WHERE r.name IN (");
+        } else {
+            once__my_put(t, ",");
+        }
         once__my_put_hex(t, b->rounds->call[i]->name, ONCE_NAME_SIZE);
     }
     if (n > 0)
@@ -206,28 +232,30 @@ static size_t put_names(struct batch *b, const char *begin, int all,
     return n;
 }
 
-/* The first packet. Returns how many names are to be locked. */
-static size_t put_reading(struct batch *b)
+/* The sets of rows that an answer has. */
+struct sets {
+    size_t locks, reads; /* 1: there is one */
+};
+
+static struct sets put_reading(struct batch *b, int begin)
 {
     struct once__my_text *t = &b->s->text;
-    size_t locks;
+    struct sets sets;
 
     once__my_text_reset(t);
-    once__my_put(t, "BEGIN;");
-    locks = put_names(b,
-                      "SELECT name, fence, state, reason, lease_ms, keep_ms "
-                      "FROM once_record FORCE INDEX (name) WHERE name IN (",
-                      0, ") ORDER BY name FOR UPDATE SKIP LOCKED;");
-    once__my_put(t, "SELECT ");
-    once__my_put(t, once__my_columns);
-    once__my_put(t, ONCE__MY_FROM("name"));
-    (void)put_names(b, "WHERE r.name IN (", 1, ");");
+    if (begin)
+        once__my_put(t, "BEGIN;");
+    sets.locks = put_names(b, LOCK, once__my_columns_of_head,
+                           " FROM once_record r FORCE INDEX (name) ",
+                           ") ORDER BY r.name FOR UPDATE SKIP LOCKED;") > 0;
+    sets.reads =
+        put_names(b, READ, once__my_columns, ONCE__MY_FROM("name"), ");") > 0;
     once__my_put(t, "SELECT ");
     once__my_put_now(t);
     once__my_put(t, ", version, id, ");
     once__my_put(t, once__my_guard);
     once__my_put(t, " FROM once_meta");
-    return locks;
+    return sets;
 }
 
 static struct item *item_of(struct batch *b, const uint8_t *name)
@@ -240,24 +268,25 @@ static struct item *item_of(struct batch *b, const uint8_t *name)
 /*
  * InnoDB changes the state of a transaction a moment before it leaves the list of
  * active ones. In that moment the row that it inserted can be locked and is not
- * visible: who locks it reads the record as it was before. So a lock counts only
- * for a record that is, in all that a step changes, what was locked.
+ * visible: who locks it and then reads sees the record as it was before. So where
+ * both are asked for, a lock counts only for a record that is, in all that a step
+ * changes, what was locked.
  */
 static int take_locks(struct batch *b, MYSQL_RES *rows)
 {
     struct item *item;
-    MYSQL_ROW row;
+    struct once__my_row row;
 
-    while ((row = mysql_fetch_row(rows)) != NULL) {
-        item = item_of(b, (const uint8_t *)row[0]);
+    while (once__my_row_next(rows, &row)) {
+        item = item_of(b, row.name);
         if (item == NULL)
             return 0;
         item->has_stamp = 1;
-        item->stamp.fence = once__my_number(row[1]);
-        item->stamp.state = (uint8_t)once__my_number(row[2]);
-        item->stamp.reason = (uint8_t)once__my_number(row[3]);
-        item->stamp.lease_ms = once__my_number(row[4]);
-        item->stamp.keep_ms = once__my_number(row[5]);
+        item->stamp = row.record;
+        if (item->ways != LOCK || row.rc != ONCE_OK)
+            continue;
+        item->before = row.record;
+        item->there = item->whole = item->locked = 1;
     }
     return 1;
 }
@@ -320,24 +349,27 @@ static int take_place(struct batch *b, MYSQL_RES *rows)
     return ONCE_OK;
 }
 
-/* The rows are kept in any case. */
-static int take_reading(struct batch *b, struct once__my_answer *a,
-                        size_t locks)
+static int take_rows(struct batch *b, const struct once__my_answer *a,
+                     struct sets sets)
 {
-    size_t set = locks > 0 ? 1 : 0;
-    int rc = ONCE_OK;
+    if (a->count == sets.locks + sets.reads + 1 &&
+        (!sets.locks || take_locks(b, a->rows[0])) &&
+        (!sets.reads || take_records(b, a->rows[sets.locks])))
+        return take_place(b, a->rows[a->count - 1]);
+    return once__fail(b->err, ONCE_ESTORE, "%s: its tables are not ours",
+                      b->s->link.label);
+}
 
-    memset(b->s->items, 0, b->rounds->count * sizeof(*b->s->items));
-    if (a->count != set + 2 || (locks > 0 && !take_locks(b, a->rows[0])) ||
-        !take_records(b, a->rows[set]))
-        rc = once__fail(b->err, ONCE_ESTORE, "%s: its tables are not ours",
-                        b->s->link.label);
+/* Answers borrow from the rows, but for those of the last set. */
+static int take_reading(struct batch *b, struct once__my_answer *a,
+                        struct sets sets)
+{
+    int rc = take_rows(b, a, sets);
+
     if (rc == ONCE_OK)
-        rc = take_place(b, a->rows[set + 1]);
-    if (rc == ONCE_OK) {
-        rc = keep_rows(b->s, a->rows[set], b->err);
-        a->rows[set] = a->rows[--a->count]; /* its is kept now */
-    }
+        mysql_free_result(a->rows[--a->count]);
+    while (rc == ONCE_OK && a->count > 0)
+        rc = keep_rows(b->s, a->rows[--a->count], b->err);
     once__my_answer_clear(a);
     return rc;
 }
@@ -390,17 +422,42 @@ static int fetch_body(struct batch *b, struct item *item)
 
 /* ---- Deciding ---------------------------------------------------------- */
 
-/* What an operation that only looks at the head says to a long result. */
-static int needs_no_bytes(struct batch *b, const once_op *op,
-                          const struct item *item)
+/* Whether it would change the head that was read. */
+static int would_change(struct batch *b, const once_op *op,
+                        const struct item *item)
 {
     once_op question = *op;
     once_record r = item->before;
     uint64_t fence = 0;
 
-    return op->verb == ONCE_OP_FORGET &&
-           once__transition(&r, &question,
-                            once__time_of(&b->s->base, 1, b->now_ms), &fence);
+    return once__transition(
+        &r, &question,
+        once__time_of(&b->s->base, op->verb == ONCE_OP_FORGET, b->now_ms),
+        &fence);
+}
+
+/* What has to be locked and read after all: claims that change a record, and
+ * steps whose record was not there, is another session's, or is completed. Returns
+ * how many there are. */
+static size_t choose_again(struct batch *b)
+{
+    size_t i, n = 0;
+
+    for (i = 0; i < b->rounds->count; i++) {
+        const once_op *op = b->rounds->call[i];
+        struct item *item = &b->s->items[i];
+        int again = item->ways == LOCK
+                        ? !item->locked
+                        : op->verb == ONCE_OP_CLAIM && item->there &&
+                              item->rc == ONCE_OK && would_change(b, op, item);
+
+        if (again)
+            *item = (struct item){.ways = LOCK | READ};
+        else
+            item->ways = 0;
+        n += again;
+    }
+    return n;
 }
 
 static void decide(struct batch *b, once_op *op, struct item *item,
@@ -428,7 +485,7 @@ static int decide_one(struct batch *b, size_t i, struct once__my_change *c)
     int rc = ONCE_OK;
 
     if (item->rc == ONCE_OK && item->there && !item->whole &&
-        !needs_no_bytes(b, op, item)) {
+        !(op->verb == ONCE_OP_FORGET && would_change(b, op, item))) {
         if (b->shown > SHOWN_BYTES)
             return 0; /* in a batch to come */
         rc = fetch_body(b, item);
@@ -550,25 +607,37 @@ static int finish(struct batch *b, size_t changes)
 
 /* ---- One round --------------------------------------------------------- */
 
+/* Asks for what `ways` of the items say. */
+static int read_items(struct batch *b, int begin, enum once__my_end *end)
+{
+    struct mysql *s = b->s;
+    struct sets sets = put_reading(b, begin);
+    struct once__my_answer a;
+
+    if (s->text.failed)
+        return no_memory(b->err);
+    *end = once__my_ask(&s->link, &s->text, b->rounds->until_ms, &a);
+    return *end == ONCE__MY_DONE ? take_reading(b, &a, sets) : ONCE_OK;
+}
+
 static int round_of(void *user)
 {
     struct batch *b = user;
     struct mysql *s = b->s;
-    struct once__my_answer a;
     enum once__my_end end;
-    size_t locks;
+    size_t i;
     int rc;
 
     ONCE__MUST(once__rounds_gather(b->rounds, ~0u) > 0);
     if (s->link.conn == NULL) /* its ROLLBACK was not answered */
         return once__my_fail(&s->link, ONCE_ESTORE, b->err);
-    locks = put_reading(b);
-    if (s->text.failed)
-        return no_memory(b->err);
-    end = once__my_ask(&s->link, &s->text, b->rounds->until_ms, &a);
-    if (end != ONCE__MY_DONE)
+    for (i = 0; i < b->rounds->count; i++)
+        s->items[i] = (struct item){.ways = ways_of(b->rounds->call[i])};
+    rc = read_items(b, 1, &end);
+    if (rc == ONCE_OK && end == ONCE__MY_DONE && choose_again(b) > 0)
+        rc = read_items(b, 0, &end);
+    if (rc == ONCE_OK && end != ONCE__MY_DONE)
         return not_done(b, end);
-    rc = take_reading(b, &a, locks);
     if (rc == ONCE_OK)
         rc = decide_all(b);
     if (rc < 0) {

@@ -34,8 +34,10 @@ int once__my_print_schema(const char *rest, once_line *line, void *user,
 /* ---- row.c ------------------------------------------------------------- */
 
 /* What a SELECT of records `r` with part 0 of their results `b` shows; a scan
- * does not show the bytes. */
-extern const char once__my_columns[], once__my_columns_of_scan[];
+ * does not show the bytes. Of heads alone, without `b`, those that are completed
+ * are not believed. */
+extern const char once__my_columns[], once__my_columns_of_scan[],
+    once__my_columns_of_head[];
 /* FROM and JOIN of both, before WHERE. `index`: by which one. */
 #define ONCE__MY_FROM(index)                                                   \
     " FROM once_record r FORCE INDEX (" index ") LEFT JOIN once_body b ON "    \
