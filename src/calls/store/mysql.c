@@ -436,9 +436,9 @@ static int would_change(struct batch *b, const once_op *op,
         &fence);
 }
 
-/* What has to be locked and read after all: claims that change a record, and
- * steps whose record was not there, is another session's, or is completed. Returns
- * how many there are. */
+/* What has to be locked and read after all: claims that change a record or show
+ * a long result, which must not go meanwhile; and steps whose record was not there,
+ * is another session's, or is completed. Returns how many there are. */
 static size_t choose_again(struct batch *b)
 {
     size_t i, n = 0;
@@ -449,7 +449,8 @@ static size_t choose_again(struct batch *b)
         int again = item->ways == LOCK
                         ? !item->locked
                         : op->verb == ONCE_OP_CLAIM && item->there &&
-                              item->rc == ONCE_OK && would_change(b, op, item);
+                              item->rc == ONCE_OK &&
+                              (!item->whole || would_change(b, op, item));
 
         if (again)
             *item = (struct item){.ways = LOCK | READ};
