@@ -12,8 +12,9 @@
 #include "messages/tables/outbox.h"
 #include "messages/tables/saga.h"
 
-/* MANY: a window counts each row that it keeps several times. */
-enum { BATCH = 100, MANY = 120 * BATCH };
+/* A window counts each row that it keeps several times. NEAR: of the rows that
+ * come next, MANY: where these are not enough. */
+enum { BATCH = 100, NEAR = 30 * BATCH, MANY = 120 * BATCH };
 
 /* The numbers up to `most`, on MariaDB and on MySQL. */
 #define SEQ(most, name)                                                        \
@@ -206,8 +207,8 @@ static const struct {
     int (*call)(struct db *d);
     long most;
 } calls[] = {
-    {"claim", claim, MANY},
-    {"claim, passing", claim_passing, MANY},
+    {"claim", claim, NEAR},
+    {"claim, passing", claim_passing, NEAR},
     {"claim, holding", claim_holding, MANY},
     {"claim of a route without rows", claim_nothing, BATCH},
     {"settle", settle, BATCH},

@@ -21,6 +21,8 @@
 
 enum {
     TRIES = 5,             /* of one claim */
+    NEAR_BATCHES = 4,      /* batches of rows that a claim looks at first; */
+    FAR_BATCHES = 10,      /* ... and if that is not enough */
     LOOK_MAX = 100000,     /* rows that a claim looks at */
     BODIES_MAX = 16 << 20, /* bytes of bodies that end a claim */
     LIST_MAX = 500,        /* numbers in one IN (...): longer ones are joined */
@@ -211,20 +213,49 @@ static int look(const once_tx *tx, struct claim *c, size_t most,
     return rc;
 }
 
+/* Room for what a look finds late, and the look. */
+static int look_at_rows(const once_tx *tx, struct claim *c, size_t most,
+                        once_error *err)
+{
+    int64_t *late = realloc(c->late, (c->n_late + most) * sizeof(*late));
+
+    if (late == NULL)
+        return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
+    c->late = late;
+    return look(tx, c, most, err);
+}
+
+/* Where few rows wait for others, those that come next are all that is needed. They
+ * stand behind what other batches have: one of each worker, and one of its own.
+ * What is held is looked for among more rows. */
+static int look_near(const once_tx *tx, struct claim *c, int *enough,
+                     once_error *err)
+{
+    size_t most;
+    int rc = ONCE_OK;
+
+    *enough = 0;
+    for (most = 2 * c->ask->n; rc == ONCE_OK && !*enough && !c->ask->hold &&
+                               most <= NEAR_BATCHES * c->ask->n;
+         most *= 2) {
+        c->last = 0;
+        rc = look_at_rows(tx, c, most, err);
+        *enough = c->n == c->ask->n || c->seen < most;
+    }
+    return rc;
+}
+
 /* Where all of them wait for others, it looks further, past their keys. */
 static int look_further(const once_tx *tx, struct claim *c, once_error *err)
 {
-    size_t most = 10 * c->ask->n;
-    int64_t *late;
-    int rc;
+    size_t most = FAR_BATCHES * c->ask->n;
+    int enough, rc = look_near(tx, c, &enough, err);
 
-    for (;; most *= 10) {
+    if (rc != ONCE_OK || enough)
+        return rc;
+    for (c->last = 0;; most *= 10) {
         most = most < LOOK_MAX ? most : LOOK_MAX;
-        late = realloc(c->late, (c->n_late + most) * sizeof(*late));
-        if (late == NULL)
-            return once__fail(err, ONCE_ENOMEM, "outbox_claim: no memory");
-        c->late = late;
-        rc = look(tx, c, most, err);
+        rc = look_at_rows(tx, c, most, err);
         if (rc != ONCE_OK || c->n > 0 || c->seen < most || most == LOOK_MAX)
             return rc;
     }
