@@ -11,8 +11,8 @@ cycles in batches of 64, 65,536 replays of what it was filled with, a kill -9,
 opened again. Stores of all sizes are visited in turns, beginning at another one
 each round, so a ratio to the smallest is of the same minutes. Below a million
 records a store is made anew for each visit, since visits make it grow; above,
-it is kept. --most bounds the sizes [journal: 10,000,000, sqlite: 1,000,000,
-postgres: 100,000, which take minutes, and some 30 GB of --dir [here, ONCE_BUILD]
+it is kept. --most bounds the sizes [journal: 10,000,000, sqlite and mysql:
+1,000,000, postgres: 100,000, which take minutes, and some 30 GB of --dir [here, ONCE_BUILD]
 and 1 GB of /dev/shm, all of which is given back].
 
 The page that it writes is docs/bench-scale.md, if all stores and the full sizes
@@ -42,7 +42,8 @@ BENCH = BUILD / "test" / "bench_store"
 OUT = gateway.ROOT / "docs" / "bench-scale.md"
 MODEL = gateway.ROOT / "docs" / "scale.md"
 FROM, TO = "<!-- made by make bench-scale -->", "<!-- as far as here -->"
-MOST = {"journal": 10 ** 7, "sqlite": 10 ** 6, "postgres": 10 ** 5}
+MOST = {"journal": 10 ** 7, "sqlite": 10 ** 6, "postgres": 10 ** 5,
+        "mysql": 10 ** 6}
 KEPT = 10 ** 6          # from here on a store is used for all rounds
 CYCLES = 16384          # bench_store.c, VISIT_CYCLES
 
@@ -68,10 +69,8 @@ class Store:
             path.unlink()
         if self.kind == "journal" and self.path:
             self.path.rmdir()
-        if self.kind == "postgres" and self.url:
-            self.bench.server.sql(
-                'drop schema "%s" cascade' % self.url.rpartition("=")[2],
-                database="once")
+        if self.url and self.kind in SERVED:
+            self.bench.served[self.kind].drop(self.url)
         self.url = self.path = None
 
     def files(self):
@@ -84,9 +83,9 @@ class Store:
     def visit(self):
         if self.url is None:
             self.make()
-        server = self.bench.server if self.kind == "postgres" else None
-        before = stores.cpu_of(server.pid) if server else 0
-        wal = self.bench.wal() if server else 0
+        served = self.bench.served.get(self.kind)
+        before = stores.cpu_of(served.server.pid) if served else 0
+        log = served.log() if served else 0
         with subprocess.Popen([BENCH, "-v", str(self.records), self.url],
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                               stderr=subprocess.PIPE, text=True) as p:
@@ -97,10 +96,11 @@ class Store:
         if said != "look\n" or p.returncode != 0:
             raise gateway.Wrong(f"{self.kind}: {said}{error}")
         r = json.loads(out)
-        if server:
-            r["server_us"] = 1e6 * (stores.cpu_of(server.pid) - before) / (
-                2 * CYCLES + 65536)
-            r["operations"]["written"] = (self.bench.wal() - wal) / (2 * CYCLES)
+        if served:
+            r["server_us"] = 1e6 * (
+                stores.cpu_of(served.server.pid) - before) / (
+                    2 * CYCLES + 65536)
+            r["operations"]["written"] = (served.log() - log) / (2 * CYCLES)
         self.visits.append(r)
         self.sizes.append((shared / self.held, self.disk() / self.held))
         if self.records < KEPT:
@@ -118,8 +118,8 @@ class Store:
                    pathlib.Path("/dev/shm").glob(f"once-*-{inode:x}-*"))
 
     def disk(self):
-        if self.kind == "postgres":
-            return self.bench.size(self.url)
+        if self.kind in SERVED:
+            return self.bench.served[self.kind].size(self.url)
         return sum(f.stat().st_blocks * 512 for f in self.files())
 
     def middle(self, what, part=None):
@@ -131,33 +131,74 @@ class Store:
                                  for a, b in zip(self.visits, base.visits))
 
 
-class Bench:
-    def __init__(self, args, folder, world):
-        self.args, self.folder = args, folder
-        self.serial = 0
-        self.server = None
-        if "postgres" in args.stores:
-            self.base = world.build("postgres")
-            self.server = world.servers["postgres"]
+class Postgres:
+    """A server, and the stores on it."""
 
-    def url(self, kind):
-        """Of a store that nobody has used, and where it is."""
-        self.serial += 1
-        if kind == "postgres":
-            return (self.base + ("&" if "?" in self.base else "?") +
-                    f"schema=scale{self.serial}"), None
-        path = self.folder / f"{kind}{self.serial}"
-        return f"{kind}:{path}", path
+    def __init__(self, world):
+        self.base = world.build("postgres")
+        self.server = world.servers["postgres"]
+
+    def url(self, serial):
+        return (self.base + ("&" if "?" in self.base else "?") +
+                f"schema=scale{serial}")
+
+    def drop(self, url):
+        self.server.sql('drop schema "%s" cascade' % url.rpartition("=")[2],
+                        database="once")
 
     def ask(self, query):
         return int(self.server.sql(query, database="once").strip())
 
-    def wal(self):
+    def log(self):
         return self.ask("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')")
 
     def size(self, url):
         return self.ask("select pg_total_relation_size('%s.record')" %
                         url.rpartition("=")[2])
+
+
+class MySQL:
+    """The same; a store is a database."""
+
+    def __init__(self, world):
+        self.base = world.build("mysql")
+        self.server = world.servers["mysql"]
+
+    def url(self, serial):
+        return f"{self.base}_scale{serial}"
+
+    def drop(self, url):
+        self.server.sql("DROP DATABASE " + url.rpartition("/")[2])
+
+    def log(self):
+        """Of the redo log and the binlog."""
+        redo = self.server.sql("SHOW GLOBAL STATUS LIKE 'Innodb_lsn_current'")
+        binlogs = self.server.sql("SHOW BINARY LOGS")
+        return int(redo.split()[1]) + sum(int(line.split()[1])
+                                          for line in binlogs.splitlines())
+
+    def size(self, url):
+        folder = self.server.data / url.rpartition("/")[2]
+        return sum(f.stat().st_blocks * 512 for f in folder.glob("*.ibd"))
+
+
+SERVED = {"postgres": Postgres, "mysql": MySQL}
+
+
+class Bench:
+    def __init__(self, args, folder, world):
+        self.args, self.folder = args, folder
+        self.serial = 0
+        self.served = {kind: SERVED[kind](world) for kind in args.stores
+                       if kind in SERVED}
+
+    def url(self, kind):
+        """Of a store that nobody has used, and where it is."""
+        self.serial += 1
+        if kind in SERVED:
+            return self.served[kind].url(self.serial), None
+        path = self.folder / f"{kind}{self.serial}"
+        return f"{kind}:{path}", path
 
     def flushes(self, kind):
         """Flushes a batch of 64, of some hundred batches."""
@@ -228,7 +269,7 @@ def speed(found):
 def size(found):
     kind = found[0].kind
     ram = "RAM a record" if kind == "journal" else None
-    opens = kind != "postgres"
+    opens = kind not in SERVED
     head = (["records", "disk a record"] + ([ram] if ram else []) +
             ["own RAM, MiB", "written an operation"] +
             (["filled with, records/s", "opened in ms, closed cleanly",
@@ -242,7 +283,7 @@ def size(found):
             cells.append(f"{statistics.median(m for m, _ in s.sizes):,.0f}")
         cells.append(f"{s.middle('own_kb') / 1024:.1f}")
         cells.append(f"{s.middle('written', 'operations'):,.0f}"
-                     if kind == "postgres" else
+                     if kind in SERVED else
                      f"{s.fills[0]['fill']['written']:,.0f}")
         if opens:
             rate = statistics.median(f["fill"]["per_s"] for f in s.fills) / 2
@@ -281,7 +322,7 @@ def head(args, load, folder):
         "that is most of it",
         "- written is what the process hands to the kernel while it fills the "
         "store, in batches of 1,024; for PostgreSQL",
-        "  its write-ahead log in the visit",
+        "  its write-ahead log in the visit, for MySQL redo log and binlog",
     ]
 
 
@@ -293,7 +334,7 @@ def everything(bench, points):
         points[kind] = found[-1]
         yield from speed(found)
         yield from size(found)
-        if kind != "postgres":
+        if kind not in SERVED:
             flushes, disk = bench.flushes(kind), bench.disk(kind)
             points[kind + " flushes"] = flushes
             points[kind + " disk"] = disk
