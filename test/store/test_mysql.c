@@ -7,6 +7,7 @@
  *    test_mysql tls      with certificates
  *    test_mysql slow     without a binlog, and flushes are slow when told
  *    test_mysql replica  a pair, semi-synchronous
+ *    test_mysql large    a million records
  *    test_mysql docs PAGE   the SQL of docs/mysql.md
  *    test_mysql WORD     of the first, those whose names begin so
  *
@@ -1374,6 +1375,126 @@ static void the_sql_of_the_page_works(void)
     free(text);
 }
 
+/* ---- Many records ------------------------------------------------------ */
+
+enum { BATCH = 64, ENOUGH = 10 * BATCH };
+
+/* A tenth is claimed, of these a tenth longer than its lease; a tenth waits; the
+ * others are completed, of these a hundredth longer than they are kept. */
+static const char many[] =
+    "INSERT INTO once_record SELECT NULL, ELT(k, 1, 3, 2), CASE k WHEN 2 THEN "
+    "seq ELSE t END, IF(k = 1, t, 0), IF(k = 1, 0, t), 1, 1, IF(k = 1, 0, "
+    "seq), "
+    "1, 1, ELT(k, 1, 4, 3), 0, 0, 0, 0, x'00', x'00', "
+    "UNHEX(LPAD(HEX(seq), 64, '0')), x'00', '', '', '', '' FROM (SELECT seq, "
+    "CASE seq % 10 WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 3 END AS k, "
+    "IF(seq % 100 IN (0, 2), seq, 9999999999999) AS t FROM seq_1_to_1000000) "
+    "AS "
+    "s ORDER BY seq; ANALYZE TABLE once_record";
+
+/* Rows that all sessions have read so far. */
+static long count_reads(MYSQL *m)
+{
+    char n[64];
+
+    T_EQ(run(m, n,
+             "SELECT SUM(variable_value) FROM information_schema.GLOBAL_STATUS "
+             "WHERE variable_name LIKE 'Handler_read%'"),
+         0);
+    return atol(n);
+}
+
+/* Who claims what has a fence is another one. */
+static void ask_many(once_store *s, int verb, int rc, uint64_t fences[BATCH])
+{
+    once_op op[BATCH], *ops[BATCH];
+    unsigned i;
+
+    for (i = 0; i < BATCH; i++) {
+        fill(&op[i], verb, i + 1, 1);
+        op[i].fence = fences[i];
+        op[i].token[0] = verb == ONCE_OP_CLAIM && fences[i] != 0 ? 9 : 1;
+        ops[i] = &op[i];
+    }
+    T_EQ(s->ops->apply(s, ops, BATCH, NULL), ONCE_OK);
+    for (i = 0; i < BATCH; i++) {
+        T_EQ(op[i].rc, rc);
+        fences[i] = op[i].record.fence;
+    }
+}
+
+static int pass(void *user, const uint8_t *name, const once_record *r)
+{
+    (void)user;
+    (void)name;
+    (void)r;
+    return 0;
+}
+
+/* The first page of a scan, and one from its middle on. LEASE and KEEP have no
+ * other than the first. */
+static void scan_pages(once_store *s, int what)
+{
+    static const once_record r = {.attempt = 1,
+                                  .state = ONCE_INDETERMINATE,
+                                  .lease_ms = 9999999999999,
+                                  .ended_ms = 500001};
+    uint8_t name[ONCE_NAME_SIZE] = {0};
+    once_position middle;
+
+    name[29] = 500001 >> 16;
+    name[30] = (500001 >> 8) & 255;
+    name[31] = 500001 & 255;
+    middle = once_position_of(what, name, &r);
+    T_EQ(s->ops->scan(s, what, NULL, BATCH, pass, NULL, NULL), BATCH);
+    T_EQ(s->ops->scan(s, what, &middle, BATCH, pass, NULL, NULL), BATCH);
+}
+
+static void is_little(MYSQL *m, const char *what, long before)
+{
+    long read = count_reads(m) - before;
+
+    if (read > ENOUGH) {
+        printf("#   %s: %ld rows\n", what, read);
+        t__bad++;
+    }
+}
+
+static void what_is_repeated_reads_what_it_needs(void)
+{
+    static const int scans[] = {ONCE_SCAN_ALL, ONCE_SCAN_LEASE, ONCE_SCAN_KEEP,
+                                ONCE_SCAN_WAITING, ONCE_SCAN_LIVE};
+    static const char *const names[] = {"all", "lease", "keep", "waiting",
+                                        "live"};
+    static const struct {
+        int verb, rc;
+    } steps[] = {{ONCE_OP_CLAIM, ONCE_OWNER},   {ONCE_OP_RENEW, ONCE_OK},
+                 {ONCE_OP_COMPLETE, ONCE_OK},   {ONCE_OP_COMPLETE, ONCE_OK},
+                 {ONCE_OP_CLAIM, ONCE_REPLAY},  {ONCE_OP_SHOW, ONCE_REPLAY},
+                 {ONCE_OP_FORGET, ONCE_REFUSED}};
+    struct place p = made_place("statement_ms=60000");
+    once_store *s = must_open(p.url);
+    MYSQL *m = session(p.database);
+    uint64_t fences[BATCH] = {0};
+    long before;
+    size_t i;
+
+    T_EQ(run(m, NULL, many), 0);
+    T_EQ(ask_now(s, &(once_op){.verb = ONCE_OP_SHOW}, NULL), ONCE_FREE);
+    for (i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
+        before = count_reads(m);
+        ask_many(s, steps[i].verb, steps[i].rc, fences);
+        is_little(m, "a batch", before);
+    }
+    for (i = 0; i < sizeof(scans) / sizeof(scans[0]); i++) {
+        before = count_reads(m);
+        scan_pages(s, scans[i]);
+        is_little(m, names[i], before);
+    }
+    mysql_close(m);
+    once_store_close(s);
+}
+
 /* ---- The suite ---------------------------------------------------------- */
 
 #define WANTED(test)                                                           \
@@ -1437,6 +1558,11 @@ static void replica(void)
     T_RUN(a_failover_loses_nothing_that_was_acknowledged);
 }
 
+static void large(void)
+{
+    T_RUN(what_is_repeated_reads_what_it_needs);
+}
+
 static void docs(void)
 {
     T_RUN(the_sql_of_the_page_works);
@@ -1445,11 +1571,8 @@ static void docs(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} parts[] = {{"alone", alone},
-             {"tls", tls},
-             {"slow", slow_flush},
-             {"replica", replica},
-             {"docs", docs}};
+} parts[] = {{"alone", alone},     {"tls", tls},     {"slow", slow_flush},
+             {"replica", replica}, {"large", large}, {"docs", docs}};
 
 int main(int argc, char **argv)
 {
@@ -1459,7 +1582,7 @@ int main(int argc, char **argv)
     if (server_url == NULL)
         t_skip_all("ONCE_TEST_URL names no server");
     if (argc < 2 || argc > 3) {
-        fprintf(stderr, "usage: test_mysql alone|tls|slow|replica|WORD\n"
+        fprintf(stderr, "usage: test_mysql alone|tls|slow|replica|large|WORD\n"
                         "       test_mysql docs PAGE\n");
         return 2;
     }
