@@ -12,7 +12,7 @@
  *    bench_messages plain AMQP-URL POSTGRES N
  *        a bare consumer: receive, BEGIN, two writes, COMMIT, acknowledge
  *    bench_messages consume URL DATABASE N BATCH
- *        the same writes as a handler of once_consume()
+ *        the same writes as a handler of once_consume(); on PostgreSQL or MySQL
  *    bench_messages rows|claim DATABASE N
  *        N rows of the route "route": claimed and settled, or claimed at once
  *    bench_messages latency DATABASE TARGET SOURCE N PAUSE_MS
@@ -59,6 +59,9 @@
 #endif
 #ifdef ONCE_WITH_NATS
 #include <nats/nats.h>
+#endif
+#ifdef ONCE_WITH_MYSQL
+#include <mysql.h>
 #endif
 
 enum { FLIGHT = 500, BODY = 300 };
@@ -397,19 +400,9 @@ static int publish(const char *url, unsigned long n)
 
 /* ---- Consumers ---------------------------------------------------------- */
 
-static int two_writes(PGconn *db)
-{
-    PGresult *r = PQexec(db, "UPDATE account SET n=n+1 WHERE no=1");
-    int ok = PQresultStatus(r) == PGRES_COMMAND_OK;
+static const char count_up[] = "UPDATE account SET n=n+1 WHERE no=1";
+static const char enter[] = "INSERT INTO entry(text) VALUES('entry')";
 
-    PQclear(r);
-    r = PQexec(db, "INSERT INTO entry(text) VALUES('entry')");
-    ok &= PQresultStatus(r) == PGRES_COMMAND_OK;
-    PQclear(r);
-    return ok;
-}
-
-#ifdef ONCE_WITH_AMQP
 static int command(PGconn *db, const char *sql)
 {
     PGresult *r = PQexec(db, sql);
@@ -419,6 +412,17 @@ static int command(PGconn *db, const char *sql)
     return ok;
 }
 
+static int two_writes(const once_tx *tx)
+{
+#ifdef ONCE_WITH_MYSQL
+    if (tx->mysql != NULL)
+        return mysql_query(tx->mysql, count_up) == 0 &&
+               mysql_query(tx->mysql, enter) == 0;
+#endif
+    return command(tx->postgres, count_up) && command(tx->postgres, enter);
+}
+
+#ifdef ONCE_WITH_AMQP
 static int plain(const char *url, const char *database, unsigned long n)
 {
     amqp_connection_state_t c = amqp_open(url);
@@ -440,7 +444,8 @@ static int plain(const char *url, const char *database, unsigned long n)
         if (amqp_consume_message(c, &e, NULL, 0).reply_type !=
             AMQP_RESPONSE_NORMAL)
             return wrong("receiving failed");
-        if (!command(db, "BEGIN") || !two_writes(db) || !command(db, "COMMIT"))
+        if (!command(db, "BEGIN") || !command(db, count_up) ||
+            !command(db, enter) || !command(db, "COMMIT"))
             return wrong("a transaction failed");
         (void)amqp_basic_ack(c, 1, e.delivery_tag, 0);
         amqp_destroy_envelope(&e);
@@ -466,7 +471,7 @@ static int handle(const once_tx *tx, const once_message *m, void *user)
     (void)m;
     if (h->n == 0)
         h->begin = now();
-    if (!two_writes(tx->postgres))
+    if (!two_writes(tx))
         return ONCE_AGAIN;
     if (++h->n == h->most && write(h->stop, "x", 1) != 1)
         return ONCE_AGAIN;
@@ -558,7 +563,7 @@ static int note(const once_tx *tx, const once_message *m, void *user)
     struct timed *t = user;
     double sent;
 
-    if (m->body.size != sizeof(sent) || !two_writes(tx->postgres))
+    if (m->body.size != sizeof(sent) || !two_writes(tx))
         return ONCE_AGAIN;
     memcpy(&sent, m->body.data, sizeof(sent));
     t->ms[t->done++ % t->n] = (now() - sent) * 1000;

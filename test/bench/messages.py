@@ -9,8 +9,8 @@ Every row has a baseline that runs in the same round: a transaction without
 inbox and outbox, a bare publish loop with the broker's own library, a consumer
 with the same writes. Rounds are interleaved, ratios are taken within a round,
 and what is printed is the median of the rounds, with the lowest and the
-highest. Sections: tx, lite, rows, behind, publish, consume, latency, saga,
-peer, purge.
+highest. Sections: tx, lite, rows, behind, publish, consume, latency, mysql,
+saga, peer, purge.
 
 It refuses nothing that is slow and prints what it measured; a wrong number of
 messages ends it with status 1. Servers are its own, on loopback, in a temporary
@@ -272,19 +272,24 @@ class Bench:
     def left(self):
         return int(self.sql("SELECT count(*) FROM once.outbox").strip())
 
-    def relay(self, route, target, *more):
-        """Rows a second. Its start and its end, some 0.1 s, are counted."""
-        n = self.args.messages
-        self.empty()
-        self.fill(route, n)
+    def drain(self, database, target, *more):
+        """Seconds that a relay takes for the rows of the route `route`. Its
+        start and its end, some 0.1 s, are counted."""
         file = self.folder / "target"  # a password is no argument
         file.write_text(target + "\n")
         begin = time.monotonic()
-        run(ONCE, "messages", "relay", "--database", self.owner(), "--to",
-            f"{route}=@{file}", *more, "--drain")
-        took = time.monotonic() - begin
+        run(ONCE, "messages", "relay", "--database", database, "--to",
+            f"route=@{file}", *more, "--drain")
+        return time.monotonic() - begin
+
+    def relay(self, target, *more):
+        """Rows a second."""
+        n = self.args.messages
+        self.empty()
+        self.fill("route", n)
+        took = self.drain(self.owner(), target, *more)
         if self.left() != 0:
-            raise Wrong(f"{route}: {self.left()} rows are left")
+            raise Wrong(f"{self.left()} rows are left")
         return n / took
 
     def targets(self):
@@ -333,8 +338,7 @@ class Bench:
                 loop.append(bench("publish", bare,
                                   self.args.messages)["per_s"])
                 for workers, values in ours.items():
-                    values.append(self.relay("route", to, "--workers",
-                                             workers))
+                    values.append(self.relay(to, "--workers", workers))
             for (workers, values), gate in zip(ours.items(), gates):
                 ratios = [a / b for a, b in zip(values, loop)]
                 yield (f"| {name} | {workers} | {statistics.median(loop):,.0f}"
@@ -347,14 +351,21 @@ class Bench:
         """A database with the tables; n rows of the route `route`."""
         if "mysql" not in self.urls:
             run(ONCE, "--database", self.url("mysql"), "messages", "init")
+            self.maria_sql("CREATE TABLE account (no INT PRIMARY KEY, "
+                           "n BIGINT); INSERT INTO account VALUES (1, 0);"
+                           "CREATE TABLE entry (no BIGINT AUTO_INCREMENT "
+                           "PRIMARY KEY, text TEXT)")
         return self.url("mysql")
 
+    def maria_sql(self, text):
+        return self.world.servers["mysql"].sql(text, "once")
+
     def fill_maria(self, n):
-        self.world.servers["mysql"].sql(
+        self.maria_sql(
             "TRUNCATE once_outbox; INSERT INTO once_outbox(phase, kept, due_ms,"
             " at_ms, route, id, type, headers, body) SELECT 0, 0, 0, 0, "
             f"'route', UUID(), '', '', REPEAT('x', 300) FROM seq_1_to_{n};"
-            "ANALYZE TABLE once_outbox", "once")
+            "ANALYZE TABLE once_outbox")
 
     def rows(self):
         """Claims and settlements without a target."""
@@ -456,6 +467,64 @@ class Bench:
                           n, pause_ms)
             yield (f"| {name} | {n:,} | {found['p50_ms']:.1f} | "
                    f"{found['p99_ms']:.1f} | {goal} |")
+
+    # ---- The same on MySQL
+
+    def work(self, kind, amqp):
+        """Yields what one round measures on that database."""
+        n = self.args.messages
+        database = self.maria() if kind == "mysql" else self.owner()
+
+        def filled():
+            if kind == "mysql":
+                self.fill_maria(n)
+            else:
+                self.empty()
+                self.fill("route", n)
+
+        filled()
+        yield "rows claimed and settled", bench("rows", database, n)["per_s"]
+        filled()
+        took = self.drain(database, f"{amqp}?routing_key=relayed-{kind}")
+        yield "the relay to RabbitMQ", n / took
+        for batch in (1, 50):
+            eaten = n // (8 if batch == 1 else 2)
+            self.emit_to(amqp, f"eaten-{kind}", eaten)
+            yield (f"`once_consume()`, batches of {batch}",
+                   bench("consume", f"{amqp}?queue=eaten-{kind}", database,
+                         eaten, batch)["per_s"])
+        times = bench("latency", database,
+                      f"{amqp}?routing_key=timed-{kind}",
+                      f"{amqp}?queue=timed-{kind}", 200, 20)
+        yield "from `once_emit()` to COMMIT, ms, p50", times["p50_ms"]
+        yield "the same, ms, p99", times["p99_ms"]
+
+    def mysql(self):
+        """The database's part, on MariaDB beside PostgreSQL."""
+        amqp = self.url("rabbitmq")
+        found = {}
+        for kind in ("postgres", "mysql"):
+            for queue in ("relayed", "eaten", "timed"):
+                self.rabbit_queue(amqp, f"{queue}-{kind}")
+        for _ in range(self.args.rounds):
+            for kind in ("postgres", "mysql"):
+                for what, value in self.work(kind, amqp):
+                    found.setdefault(what, {}).setdefault(
+                        kind, []).append(value)
+        yield from ["", "## On MariaDB beside PostgreSQL", "",
+                    "MariaDB with a synced binlog; RabbitMQ with quorum "
+                    "queues, one worker, bodies of 300 bytes. The ratio is "
+                    "MariaDB's to PostgreSQL's in the same round.", "",
+                    "| a second, unless said otherwise | PostgreSQL | MariaDB "
+                    "| ratio | lowest–highest |", "|---|---|---|---|---|"]
+        for what, values in found.items():
+            ratios = [a / b for a, b in zip(values["mysql"],
+                                            values["postgres"])]
+            cells = " | ".join(f"{statistics.median(values[k]):,.1f}"
+                               if " ms" in what else
+                               f"{statistics.median(values[k]):,.0f}"
+                               for k in ("postgres", "mysql"))
+            yield f"| {what} | {cells} | {spread(ratios)} |"
 
     # ---- Sagas
 
@@ -615,7 +684,7 @@ class Bench:
 
 
 SECTIONS = ["tx", "lite", "rows", "behind", "publish", "consume", "latency",
-            "saga", "peer", "purge"]
+            "mysql", "saga", "peer", "purge"]
 
 
 def head(args, load):
