@@ -456,7 +456,7 @@ static size_t choose_again(struct batch *b)
             *item = (struct item){.ways = LOCK | READ};
         else
             item->ways = 0;
-        n += again;
+        n += (size_t)again;
     }
     return n;
 }
