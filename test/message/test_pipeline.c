@@ -23,6 +23,7 @@
 #include "base/thread.h"
 #include "messages/broker/broker.h"
 #include "messages/relay/send_batch.h"
+#include "messages/relay/sender.h"
 
 enum { BATCH = 4, SENT_MAX = 2000, PATIENCE_MS = 60000 };
 
@@ -594,6 +595,15 @@ static void a_call_whose_saga_cannot_move_is_settled_alone(void)
     db_end(&d);
 }
 
+/* Or a drain that a lock has held up for a minute would end ten minutes later. */
+static void a_question_that_was_held_up_is_asked_again_soon(void)
+{
+    T_EQ(once__sender_rest_ms(0, 200), 200);
+    T_EQ(once__sender_rest_ms(100, 200), 1000);
+    T_EQ(once__sender_rest_ms(60000, 200), 10000);
+    T_EQ(once__sender_rest_ms(60000, 20000), 20000);
+}
+
 #define RUN(test) T_RUN_ONLY(only, test)
 
 int main(int argc, char **argv)
@@ -613,5 +623,6 @@ int main(int argc, char **argv)
     RUN(a_batch_without_memory_is_not_settled);
     RUN(who_cannot_send_does_not_claim_all_the_time);
     RUN(a_call_whose_saga_cannot_move_is_settled_alone);
+    RUN(a_question_that_was_held_up_is_asked_again_soon);
     return t_done();
 }
