@@ -7,7 +7,7 @@
  *    test_mysql tls      with certificates
  *    test_mysql slow     without a binlog, and flushes are slow when told
  *    test_mysql replica  a pair, semi-synchronous
- *    test_mysql large    a million records
+ *    test_mysql large [N]   N million records, 1 if not said
  *    test_mysql docs PAGE   the SQL of docs/mysql.md
  *    test_mysql WORD     of the first, those whose names begin so
  *
@@ -1384,13 +1384,33 @@ enum { BATCH = 64, ENOUGH = 10 * BATCH };
 static const char many[] =
     "INSERT INTO once_record SELECT NULL, ELT(k, 1, 3, 2), CASE k WHEN 2 THEN "
     "seq ELSE t END, IF(k = 1, t, 0), IF(k = 1, 0, t), 1, 1, IF(k = 1, 0, "
-    "seq), "
-    "1, 1, ELT(k, 1, 4, 3), 0, 0, 0, 0, x'00', x'00', "
+    "seq), 1, 1, ELT(k, 1, 4, 3), 0, 0, 0, 0, x'00', x'00', "
     "UNHEX(LPAD(HEX(seq), 64, '0')), x'00', '', '', '', '' FROM (SELECT seq, "
     "CASE seq % 10 WHEN 0 THEN 1 WHEN 1 THEN 2 ELSE 3 END AS k, "
-    "IF(seq % 100 IN (0, 2), seq, 9999999999999) AS t FROM seq_1_to_1000000) "
-    "AS "
-    "s ORDER BY seq; ANALYZE TABLE once_record";
+    "IF(seq % 100 IN (0, 2), seq, 9999999999999) AS t FROM (SELECT @last + 1 + "
+    "a.d + 10 * b.d + 100 * c.d + 1000 * d.d + 10000 * e.d + 100000 * f.d AS "
+    "seq FROM digit a, digit b, digit c, digit d, digit e, digit f) AS million "
+    "ORDER BY seq) AS s";
+
+static unsigned long millions = 1;
+
+/* Of them a million each time: all of them are one transaction too long. */
+static void fill_many(MYSQL *m)
+{
+    unsigned long i;
+
+    T_EQ(run(m, NULL,
+             "CREATE TABLE digit AS SELECT 0 AS d UNION ALL SELECT 1 UNION ALL "
+             "SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 "
+             "UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION "
+             "ALL SELECT 9; SET @last = 0"),
+         0);
+    for (i = 0; i < millions; i++) {
+        T_EQ(run(m, NULL, many), 0);
+        T_EQ(run(m, NULL, "SET @last = @last + 1000000"), 0);
+    }
+    T_EQ(run(m, NULL, "ANALYZE TABLE once_record"), 0);
+}
 
 /* Rows that all sessions have read so far. */
 static long count_reads(MYSQL *m)
@@ -1479,7 +1499,7 @@ static void what_is_repeated_reads_what_it_needs(void)
     long before;
     size_t i;
 
-    T_EQ(run(m, NULL, many), 0);
+    fill_many(m);
     T_EQ(ask_now(s, &(once_op){.verb = ONCE_OP_SHOW}, NULL), ONCE_FREE);
     for (i = 0; i < sizeof(steps) / sizeof(steps[0]); i++) {
         before = count_reads(m);
@@ -1582,11 +1602,13 @@ int main(int argc, char **argv)
     if (server_url == NULL)
         t_skip_all("ONCE_TEST_URL names no server");
     if (argc < 2 || argc > 3) {
-        fprintf(stderr, "usage: test_mysql alone|tls|slow|replica|large|WORD\n"
-                        "       test_mysql docs PAGE\n");
+        fprintf(stderr, "usage: test_mysql alone|tls|slow|replica|WORD\n"
+                        "       test_mysql docs PAGE\n"
+                        "       test_mysql large [MILLIONS]\n");
         return 2;
     }
     page = argc == 3 ? argv[2] : "";
+    millions = argc == 3 ? strtoul(argv[2], NULL, 10) : 1;
     for (i = 0; i < sizeof(parts) / sizeof(parts[0]); i++)
         if (strcmp(parts[i].name, argv[1]) == 0) {
             parts[i].run();
