@@ -1399,12 +1399,13 @@ static void fill_many(MYSQL *m)
 {
     unsigned long i;
 
-    T_EQ(run(m, NULL,
-             "CREATE TABLE digit AS SELECT 0 AS d UNION ALL SELECT 1 UNION ALL "
-             "SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 "
-             "UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION "
-             "ALL SELECT 9; SET @last = 0"),
-         0);
+    T_EQ(
+        run(m, NULL,
+            "CREATE TABLE digit AS SELECT 0 AS d UNION ALL SELECT 1 UNION ALL "
+            "SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 "
+            "UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION "
+            "ALL SELECT 9; SET @last = 0"),
+        0);
     for (i = 0; i < millions; i++) {
         T_EQ(run(m, NULL, many), 0);
         T_EQ(run(m, NULL, "SET @last = @last + 1000000"), 0);
