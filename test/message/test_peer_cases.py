@@ -1323,6 +1323,20 @@ def test_a_role_without_connections_is_waited_for(redis, shop, relays, target,
     assert relay.stop() == 0 and consumer.stop() == 0
 
 
+def test_a_worker_without_a_connection_sends_nothing(shop, relays, target):
+    """What another worker has claimed for it, it could not settle."""
+    role = "few%d" % next(_numbers)
+    shop.server.sql("CREATE ROLE %s LOGIN IN ROLE once" % role)
+    shop.sql("ALTER ROLE %s CONNECTION LIMIT 4" % role)  # of them two of workers
+    ids = ["m%d" % i for i in range(40)]
+    shop.emit([(i, None, "1") for i in ids])
+    shop.url = shop.url.replace("once@", role + "@")
+    relay = relays(shop, *to(target, "--workers", 6, "--lease", "600s"), "--drain")
+    assert relay.wait() == 0, relay.log()
+    assert sorted(sent(target)) == sorted(ids)
+    assert "connection" in relay.log()
+
+
 def test_a_consumer_behind_a_pooler_has_each_effect_once(
         world, postgres, redis, shop, consumers):
     try:

@@ -74,12 +74,16 @@ static void stop_leading(struct once__sender *w)
     w->leads = 0;
 }
 
-/* As claim(), of a route whose workers claim for each other. */
+/* As claim(), of a route whose workers claim for each other. Who takes a part that
+ * another worker has claimed settles it with a connection of its own: without one
+ * it takes none. */
 static int claim_or_take(struct once__sender *w)
 {
     struct once__part *part;
     size_t n;
 
+    if (!once__source_there(w))
+        return -1;
     part = once__claims_wait(&w->route->claims, w->leads, &n);
     if (part == NULL) {
         w->leads = 1;
