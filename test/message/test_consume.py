@@ -701,6 +701,41 @@ def test_a_statement_is_executed_with_the_claim(cell):
         ("the handler has failed: " + why,)]
 
 
+BILL = """DELIMITER //
+CREATE FUNCTION bill(n INT) RETURNS INT DETERMINISTIC MODIFIES SQL DATA
+BEGIN
+    INSERT INTO effect VALUES ('billed', n);
+    IF n < 0 THEN SIGNAL SQLSTATE '45000'; END IF;
+    RETURN n;
+END //
+CREATE PROCEDURE bill_all(n INT) SELECT bill(n) //
+"""
+
+
+@pytest.mark.parametrize("sql, error", [
+    ("SELECT bill($1)", 1644),
+    ("SELECT bill($1); INSERT INTO effect VALUES ('after', 1)", 1644),
+    ("INSERT INTO effect VALUES ('before', 1); SELECT bill($1)", 1644),
+    ("CALL bill_all($1)", 1644),
+    ("INSERT INTO effect VALUES ('x', 7), ($1, 7) RETURNING id", 1062)])
+def test_a_select_that_fails_while_it_runs_parks_its_message(
+        request, tmp_path, redis, sql, error):
+    """MySQL has sent its columns by then: the error comes in the place of rows."""
+    if "RETURNING" in sql and "ONCE_MYSQLD" in os.environ:
+        pytest.skip("MySQL has no INSERT ... RETURNING")
+    number = next(_numbers)
+    cell = Cell(tmp_path, database(request, tmp_path, "mysql", "c%d" % number),
+                Stream(redis, "q%d" % number))
+    grant(cell)
+    cell.sql("CREATE UNIQUE INDEX u ON effect(attempt)")
+    cell.sql(BILL)
+    cell.queue.publish([("-1", "x")])
+    process = cell.cli("--sql", sql, "--attempts", 1, *TIMES)
+    assert process.wait() == 1, process.log()
+    assert cell.effects() == [] and cell.parked(DEAD) == ["-1"]
+    assert "the statement has failed: error %d" % error in process.log()
+
+
 def test_parameters_of_a_statement_go_by_their_numbers(cell):
     body = {Pg: "CAST(%s AS integer)" % NUMBER,
             Maria: "SUBSTRING_INDEX($2, ' ', 1)"}.get(

@@ -38,7 +38,7 @@
 #include <libpq-fe.h>
 #endif
 #ifdef ONCE_WITH_MYSQL
-#include "base/mysql/mysql.h"
+#include "messages/tables/query_mysql.h"
 #endif
 
 /* clang-format off */
@@ -365,23 +365,26 @@ static void fill_in(struct once__my_text *to, const char *sql,
     }
 }
 
-/* Every statement of the text. */
+/* Every statement of the text, up to one that fails. */
 static int execute_mysql(const struct consume *k, MYSQL *conn,
                          const once_message *m)
 {
     struct once__my_text text = {0};
+    MYSQL_RES *rows = NULL;
+    unsigned number = 0;
     int more = 0;
 
     fill_in(&text, k->sql, m);
     if (text.failed || mysql_real_query(conn, text.at, text.size) != 0)
         more = 1;
     while (more == 0) {
-        mysql_free_result(mysql_store_result(conn));
-        more = mysql_next_result(conn);
+        number = once__mysql_take(conn, &rows);
+        mysql_free_result(rows);
+        more = number != 0 ? 1 : mysql_next_result(conn);
     }
     if (more > 0)
         cli_say(k->c, 0, "the statement has failed: error %u",
-                mysql_errno(conn));
+                number != 0 ? number : mysql_errno(conn));
     once__my_text_clear(&text);
     return more < 0 ? ONCE_OK : ONCE_AGAIN;
 }

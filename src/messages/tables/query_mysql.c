@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <sys/socket.h>
+
 #include <errmsg.h>
 #include <mysqld_error.h>
 
@@ -263,6 +265,25 @@ static int check_size(const once_tx *tx, size_t size, const char *where,
                       where, size, (long long)most);
 }
 
+static void shut_down(MYSQL *conn)
+{
+    (void)shutdown(mysql_get_socket(conn), SHUT_RDWR);
+}
+
+unsigned once__mysql_take(MYSQL *conn, MYSQL_RES **rows)
+{
+    /* When the connection is lost the number of fields is 0 afterwards. */
+    unsigned fields = mysql_field_count(conn), number;
+
+    *rows = mysql_store_result(conn);
+    if (*rows != NULL || fields == 0)
+        return 0;
+    number = mysql_errno(conn);
+    if (number == 0 || (number >= CR_MIN_ERROR && number <= CR_MAX_ERROR))
+        shut_down(conn);
+    return number != 0 ? number : CR_UNKNOWN_ERROR;
+}
+
 /* Sends it, and reads all answers. The rows of the first that has some stay;
  * `*changed` is of the first, too. */
 static int ask(const once_tx *tx, const struct once__my_text *text,
@@ -282,11 +303,9 @@ static int ask(const once_tx *tx, const struct once__my_text *text,
     if (changed != NULL)
         *changed = mysql_affected_rows(conn);
     do {
-        /* When the connection is lost the number of fields is 0 afterwards. */
-        unsigned fields = mysql_field_count(conn);
-        MYSQL_RES *one = mysql_store_result(conn);
+        MYSQL_RES *one = NULL;
 
-        if (one == NULL && fields > 0)
+        if (once__mysql_take(conn, &one) != 0)
             return failed(conn, where, err);
         if (rows != NULL && *rows == NULL)
             *rows = one;
@@ -480,7 +499,8 @@ int once__mysql_transaction(const once_tx *tx, const char *where,
                                                 NULL) != ONCE_OK)
         rc = once__fail(err, ONCE_EABORTED, "%s: COMMIT was not answered",
                         where);
-    if (rc != ONCE_OK)
-        (void)once__mysql_run_values(tx, where, NULL, NULL, "ROLLBACK", NULL);
+    if (rc != ONCE_OK && once__mysql_run_values(tx, where, NULL, NULL,
+                                                "ROLLBACK", NULL) != ONCE_OK)
+        shut_down(tx->mysql); /* what it is in is not known */
     return once__mysql_no_wait(rc, where, err);
 }

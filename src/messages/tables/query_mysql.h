@@ -77,6 +77,11 @@ int once__mysql_run_text(const once_tx *tx, const char *where,
 /* The first number of the first row; `*out` stays if there is none. */
 int once__mysql_number(const once_tx *tx, const char *where, const char *sql,
                        int64_t *out, once_error *err);
+/* One answer of several. 0: `*rows` are its rows, to be freed, or NULL. Else the
+ * number of its error: a SELECT that fails while it runs has sent its columns by
+ * then, so that the error comes in the place of the rows. Where the client has failed
+ * rows may be unread, and the connection is shut down. */
+unsigned once__mysql_take(MYSQL *conn, MYSQL_RES **rows);
 /* A procedure whose first column is a word: what it means, or an error. Its row
  * is readable; with _end it is over. */
 int once__mysql_word(struct once__mysql *q, once_error *err);
