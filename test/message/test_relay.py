@@ -432,6 +432,10 @@ WAITING = """SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'advisory'
     AND query LIKE '%%%s%%'"""
 
 
+BLOCKED = """SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+    AND datname = current_database()"""
+
+
 NOT_TOGETHER = """DO $do$ BEGIN EXECUTE regexp_replace(
     pg_get_functiondef('once.saga_settle_1'::regproc),
     '\\$function\\$.*\\$function\\$', '$f$BEGIN RETURN ''changed''; END$f$'); END $do$"""
@@ -482,6 +486,34 @@ def test_a_saga_between_two_calls_is_not_drained(request, tmp_path, held):
         assert relay.wait() == 0, relay.log()
         assert sorted(a[0] for a in cell.target.arrivals()) == [
             "g/1/confirm", "g/1/try", "g/2/confirm", "g/2/try"]
+
+
+# The first call of "g" has ended well; its second one follows.
+SETTLE = """SELECT once.saga_settle_1('g', (SELECT version FROM once.saga), 0, NULL,
+    '{{1,2,0,0},{2,1,0,0}}', '{}', '{{2,1}}', ARRAY[(SELECT seq FROM once.outbox
+    WHERE saga = 'g'), 1, 1, 200], '', '')"""
+
+
+def test_a_call_that_is_just_settled_is_not_claimed(pg_redis):
+    """Its lease has run out, and a claim of many rows has seen it."""
+    db, claimed = pg_redis.db, []
+    db.apart("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
+    assert db.apart("SELECT count(*) FROM once.outbox_claim_1('r', 1, 1, false, true,"
+                    " true)") == [("1",)]
+    db.emit(messages(5))
+    with contextlib.closing(psycopg2.connect(db.url)) as settler, \
+            settler.cursor() as cursor:
+        cursor.execute(SETTLE)
+        assert cursor.fetchall() == [("ok",)]
+        claim = threading.Thread(target=lambda: claimed.extend(db.apart(
+            "SELECT id FROM once.outbox_claim_1('r', 9, 60000, false, true,"
+            " false)")))
+        claim.start()
+        eventually(lambda: not claim.is_alive() or db.sql(BLOCKED) == [("1",)],
+                   "it waits for the row")
+        settler.commit()
+    claim.join(PATIENCE)
+    assert sorted(claimed) == sorted((m[0],) for m in messages(5))
 
 
 @pytest.mark.parametrize("kind", ["sqlite-redis", "sqlite-amqp"])

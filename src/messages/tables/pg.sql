@@ -1519,16 +1519,18 @@ BEGIN
     INSERT INTO "@schema@".relay_lease (route, at_ms, until_ms, seqs)
         VALUES (p_route, v_now, v_now + p_lease_ms, v_seqs)
         RETURNING relay_lease.no INTO v_lease;
+    -- An earlier claim of theirs may have run out: it is over. Where its claimer is
+    -- just settling a call of a saga, this waits, and the row is gone then.
+    IF NOT v_plain THEN
+        UPDATE "@schema@".outbox o SET lease_ms = 0
+            WHERE o.seq = ANY (v_seqs) AND o.lease_ms > 0;
+    END IF;
     RETURN QUERY SELECT o.seq, o.attempts + 1, o.doubt + 1, o.refused,
             CASE o.doubt WHEN 0 THEN v_now ELSE o.doubt_ms END, o.phase,
             o.status, o.lease_ms, o.at_ms, o.due_ms, o.saga, o.error, o.route,
             o.id, o.key, o.type, o.headers, o.kept, o.body, o.reply, v_now,
             v_lease
         FROM "@schema@".outbox o WHERE o.seq = ANY (v_seqs);
-    IF NOT v_plain THEN -- an earlier claim of theirs may have run out: it is over
-        UPDATE "@schema@".outbox o SET lease_ms = 0
-            WHERE o.seq = ANY (v_seqs) AND o.lease_ms > 0;
-    END IF;
 END
 $f$;
 
