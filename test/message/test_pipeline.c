@@ -598,10 +598,10 @@ static void a_call_whose_saga_cannot_move_is_settled_alone(void)
 /* Or a drain that a lock has held up for a minute would end ten minutes later. */
 static void a_question_that_was_held_up_is_asked_again_soon(void)
 {
-    T_EQ(once__sender_rest_ms(0, 200), 200);
-    T_EQ(once__sender_rest_ms(100, 200), 1000);
-    T_EQ(once__sender_rest_ms(60000, 200), 10000);
-    T_EQ(once__sender_rest_ms(60000, 20000), 20000);
+    T_EQ(once__sender_rest_ms(0, 200, 10000), 200);
+    T_EQ(once__sender_rest_ms(100, 200, 10000), 1000);
+    T_EQ(once__sender_rest_ms(60000, 200, 10000), 10000);
+    T_EQ(once__sender_rest_ms(60000, 200, UINT64_MAX), 600000);
 }
 
 #define RUN(test) T_RUN_ONLY(only, test)

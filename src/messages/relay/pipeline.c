@@ -321,7 +321,8 @@ static uint64_t claim(struct once__sender *w, size_t n)
     took = once__steady_ms() - began;
     if (out > 0)
         return once__steady_ms() +
-               (some < 0 ? IDLE_MS : once__sender_rest_ms(took, POLL_MS));
+               (some < 0 ? IDLE_MS
+                         : once__sender_rest_ms(took, POLL_MS, UINT64_MAX));
     if (some == 0)
         atomic_store(&w->route->empty_ms, begun_ms);
     if (some < 0) {

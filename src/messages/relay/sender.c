@@ -11,10 +11,7 @@
 #include "client/client.h"
 #include "messages/relay/jitter.h"
 
-enum {
-    SAY_MS = 60000, /* the same line is not said again before */
-    REST_MOST_MS = 10000
-};
+enum { SAY_MS = 60000 /* the same line is not said again before */ };
 
 void once__sender_say(struct once__sender *w, enum once__said kind,
                       const char *format, ...)
@@ -54,10 +51,9 @@ void once__sender_failed(struct once__sender *w, enum once__said kind,
     once__sender_say(w, kind, "%s: %s", what, err->text);
 }
 
-uint64_t once__sender_rest_ms(uint64_t took_ms, uint64_t least_ms)
+uint64_t once__sender_rest_ms(uint64_t took_ms, uint64_t least_ms,
+                              uint64_t most_ms)
 {
-    uint64_t most_ms = least_ms > REST_MOST_MS ? least_ms : REST_MOST_MS;
-
     if (took_ms > most_ms / 10)
         return most_ms;
     return took_ms > least_ms / 10 ? 10 * took_ms : least_ms;

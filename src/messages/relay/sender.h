@@ -106,9 +106,9 @@ void once__sender_failed(struct once__sender *w, enum once__said kind,
                          const char *what, const once_error *err);
 
 /* How long what took so long is not done again: ten times that, so that it costs a
- * tenth of the time; `least_ms` at least. At most ten seconds: it may have waited
- * for a lock, which says nothing of the next time. */
-uint64_t once__sender_rest_ms(uint64_t took_ms, uint64_t least_ms);
+ * tenth of the time; but `least_ms` at least, and `most_ms` at most. */
+uint64_t once__sender_rest_ms(uint64_t took_ms, uint64_t least_ms,
+                              uint64_t most_ms);
 
 /* These rows, which were claimed at `claimed_ms`, as they are to be sent. */
 struct once__batch once__sender_batch(struct once__sender *w,

@@ -12,7 +12,8 @@ enum {
     ASLEEP_MS = 10000, /* then it is said again; see outbox_idle_1() */
     POLL_FIRST_MS = 5,
     POLL_MOST_MS = 10,
-    LOOK_MS = 200 /* between two looks at what is left */
+    LOOK_MS = 200, /* between two looks at what is left, at least */
+    LOOK_MOST_MS = 10000
 };
 
 #define BYTES_MOST ((size_t)32 << 20) /* of the bodies of one batch, about */
@@ -67,8 +68,9 @@ static int look_for_open(struct once__sender *w, uint64_t *open,
     return rc;
 }
 
-/* One worker at a time looks, and it rests ten times as long as it has looked:
- * many rows take long to be counted. */
+/* One worker at a time looks, and it rests ten times as long as it has looked, since
+ * many rows take long to be counted. But a look may also have waited for a lock, which
+ * says nothing of the next one. */
 void once__source_look(struct once__sender *w)
 {
     struct once__relay *r = w->r;
@@ -86,7 +88,8 @@ void once__source_look(struct once__sender *w)
             once__relay_stop(r);
         }
         took = once__relay_ms() - now;
-        r->look_ms = once__relay_ms() + once__sender_rest_ms(took, LOOK_MS);
+        r->look_ms = once__relay_ms() +
+                     once__sender_rest_ms(took, LOOK_MS, LOOK_MOST_MS);
     }
     (void)pthread_mutex_unlock(&r->look);
 }
