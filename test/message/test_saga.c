@@ -563,14 +563,14 @@ static void a_saga_may_have_many_steps(void)
     db_end(&d);
 }
 
-static void a_damaged_saga_keeps_no_other_waiting(void)
+static void keep_no_other_waiting(const char *damage)
 {
     struct once__saga_tally tally = {0};
     struct db d = db_new();
 
     start(&d, "a", 0);
     start(&d, "b", 0);
-    sql(&d, NULL, "UPDATE @saga_step SET state=99 WHERE gid='a'");
+    sql(&d, NULL, damage);
     settle(&d, "a/1/try", DONE);
     settle(&d, "b/1/try", DONE);
     T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_ECORRUPT);
@@ -579,6 +579,12 @@ static void a_damaged_saga_keeps_no_other_waiting(void)
     T_EQ(has(&d, "a/1/try"), 1);
     T_EQ(has(&d, "b/2/try"), 1);
     db_end(&d);
+}
+
+static void a_damaged_saga_keeps_no_other_waiting(void)
+{
+    keep_no_other_waiting("UPDATE @saga_step SET state=99 WHERE gid='a'");
+    keep_no_other_waiting("DELETE FROM @saga_step WHERE gid='a' AND branch=1");
 }
 
 /* ---- Rows that come late -------------------------------------------------- */

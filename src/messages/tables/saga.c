@@ -343,7 +343,8 @@ static int check_read(const struct once__saga_now *now, once_error *err)
                 s->step[i].state <= ONCE__STEP_CANCELLED;
     return sane ? ONCE_OK
                 : once__fail(err, ONCE_ECORRUPT,
-                             "saga: a state that is not one, or no steps");
+                             "saga: a state that is not one, or a step is "
+                             "missing");
 }
 
 /* What moves a saga besides what the database holds: an order, or the end of a call

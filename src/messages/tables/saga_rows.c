@@ -36,7 +36,10 @@ static void read_row(struct once__either *q, struct once__saga_now *out)
     case A_STEP:
         if (out->saga.n == ONCE_SAGA_STEPS_MAX)
             break;
-        t->state = (int)once__either_int(q, STATE);
+        /* One that is missing: check_read() refuses that. */
+        t->state = once__either_int(q, NO) == (int64_t)out->saga.n + 1
+                       ? (int)once__either_int(q, STATE)
+                       : -1;
         t->failed = (int)once__either_int(q, N);
         t->round = (uint32_t)once__either_int(q, M);
         t->has_confirm = flags & 1;

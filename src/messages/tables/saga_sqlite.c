@@ -45,12 +45,12 @@ static int call(const once_tx *tx, const char *gid,
 {
     struct once__saga_name name = once__saga_name(gid, c);
     char route[ONCE_ID_SIZE] = "";
-    int rc = find_route(tx, gid, c, route);
+    int rc = find_route(tx, gid, c, route), made = 0;
 
     if (rc != SQLITE_OK)
         return rc;
-    return once__lite_run(
-        tx, NULL,
+    rc = once__lite_run(
+        tx, &made,
         "INSERT INTO main.once_outbox(phase,kept,due_ms,at_ms,route,"
         "id,saga,type,headers,body)"
         "SELECT 0,1,0,?3,?4,?5,?1,type,?6,body"
@@ -58,6 +58,7 @@ static int call(const once_tx *tx, const char *gid,
         ONCE__TEXT(gid), ONCE__NUMBER(c->step + 1),
         ONCE__NUMBER(once__lite_now()), ONCE__TEXT(route), ONCE__TEXT(name.id),
         ONCE__TEXT(name.headers));
+    return rc != SQLITE_OK || made == 1 ? rc : SQLITE_CORRUPT;
 }
 
 /* ---- Starting ------------------------------------------------------------- */
