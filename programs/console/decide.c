@@ -121,7 +121,7 @@ static int read_result(const json_t *body, struct decision *d, once_error *err)
 
     response.status = (int)console_number(body, "status", 200, 599, 0, &bad);
     if (bad || (raw != 0) == (response.status != 0))
-        return invalid(err, "give a status from 200 to 599, or raw");
+        return invalid(err, "give a status from 200 to 599, or raw as true");
     rc = read_headers(body, d, err);
     if (rc == ONCE_OK)
         rc = read_bytes(body, d, &bytes, err);
@@ -189,8 +189,9 @@ static const char *text_of(int verdict)
     case ONCE__UNRESOLVED_STATE:
         return "It does not wait for a decision any more.";
     case ONCE__UNRESOLVED_TAKEOVER:
-        return "Reopening may execute it twice: it needs once_lost takeover, "
-               "which this record was not made under.";
+        return "Its next repeat cannot be let execute: it was made under hold "
+               "(once_lost), so its service may not recognise the key, and "
+               "could execute it twice.";
     case ONCE__UNRESOLVED_DECISION:
         return "This Idempotency-Key was used for another decision.";
     default:

@@ -15,6 +15,7 @@
 #include "programs/console/pages/app.js.h"
 #include "programs/console/pages/decide.js.h"
 #include "programs/console/pages/dom.js.h"
+#include "programs/console/pages/doubts.js.h"
 #include "programs/console/pages/find.js.h"
 #include "programs/console/pages/icon.svg.h"
 #include "programs/console/pages/index.html.h"
@@ -48,6 +49,7 @@ static const struct {
     SCRIPT("app", once__app_js),
     SCRIPT("decide", once__decide_js),
     SCRIPT("dom", once__dom_js),
+    SCRIPT("doubts", once__doubts_js),
     SCRIPT("find", once__find_js),
     SCRIPT("lists", once__lists_js),
     SCRIPT("messages", once__messages_js),

@@ -81,6 +81,8 @@ def test_an_order_is_decided(world, fox):
     fox.type("#answer", "declined")
     fox.click("#check")
     shows(fox, "Is that what you mean?")
+    for doubt in ("doubt-0", "doubt-1"):  # it is no JSON, and names no order
+        fox.click("label[for=%s]" % doubt)
     fox.type("#why", "the ledger has no such charge")
     fox.type("#digits", r["name"][:8])
     fox.click("#decide")

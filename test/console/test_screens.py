@@ -23,6 +23,7 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
                     "python3-selenium")
 
 import browser  # noqa: E402  pylint: disable=wrong-import-position
+from conftest import me  # noqa: E402  pylint: disable=wrong-import-position
 from console import MARK, Answer, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from shop import DEAD, GOING, INDETERMINATE, READY, STUCK, WAITING, Shop  # noqa: E402  pylint: disable=wrong-import-position
 
@@ -203,8 +204,11 @@ def test_twelve_pictures(site, chrome):
 
     show("overview", "", 1440, 1010)
     show("overview-narrow", "", 390, 844, "dark")
+    assert site.decide(waiting(site, urllib.parse.quote(ORDERS[2])), "acknowledge",
+                       why="I ask the bank").status == 200
     chrome.size(1440, 900)
     chrome.go("waiting")
+    chrome.shows(me() + " looks into it")
     for n in (0, 1, 2):
         chrome.click("tbody tr:nth-child(%d) input" % (n + 1))
     show("waiting", None, 1440, 900)
@@ -212,21 +216,23 @@ def test_twelve_pictures(site, chrome):
     chrome.size(1024, 1500)
     chrome.click("#many")
     chrome.shows("3 requests that wait")
-    answer(chrome, "failure", "503", "the upstream was down")
+    answer(chrome, "failure", "422", '{"error": "not carried out"}')
     chrome.shows("they are about 3 different orders")
     show("dry-run", None, 1024, 900, at=".dry")
     show("record", "record/main/" + lost["name"], 1440, 900)
     show("record-narrow", "record/main/" + other["name"], 390, 844, "dark")
     chrome.size(1440, 900)
     chrome.go("record/main/" + lost["name"])
-    answer(chrome, "success", "201", '{"charge": "ch_1"}')
+    answer(chrome, "success", "201", '{"order": "%s"}' % ORDERS[0])
     chrome.type("#why", "the ledger has it, ticket 12")
     chrome.type("#digits", lost["name"][:8])
     show("decide", None, 1440, 900, at="#check")
     chrome.click("#decide")
     chrome.shows("Decided: success.")
     show("decided", None, 1440, 800)
-    show("saga", "message/shop/saga/trip-1", 1440, 760, "dark")
+    chrome.go("message/shop/saga/trip-1")
+    chrome.click("label[for=verb-retry]")
+    show("saga", None, 1440, 760, "dark")
     show("metrics", "metrics", 2560, 1300)
     chrome.go("waiting")
     site.process.send_signal(signal.SIGSTOP)

@@ -3,9 +3,10 @@
 // app.js - which page, for whom, in which colours; looking again, and what is
 // said when that is not possible; keys.
 
-import {Problem, h, fill, update, get, post, box, say, trouble} from './dom.js';
+import {Problem, h, fill, update, get, post, box, unbroken, say, trouble} from
+    './dom.js';
 import {overview, store} from './overview.js';
-import {waiting} from './waiting.js';
+import {waiting, ticked} from './waiting.js';
 import {outbox, parked, sagas, message, needs} from './messages.js';
 import {metrics} from './metrics.js';
 import {live, audit} from './lists.js';
@@ -14,6 +15,7 @@ import {find, look} from './find.js';
 import {batch} from './decide.js';
 
 const REFRESH_MS = 5000;
+const START = 'once console --store STORE --listen 127.0.0.1:0 --decide';
 
 // [path, name, page, what stands beside the name]
 const pages = [
@@ -39,6 +41,7 @@ const main = by('main');
 let session = null;
 let seen = 0;        // when the console answered last
 let shown = 0;       // which page is shown: an answer for another is dropped
+let last = '';       // its name
 let refresh = null;  // looks again, or null
 let now = {stores: [], databases: []};
 let timer = null;
@@ -121,6 +124,10 @@ async function show() {
     const {name, words, parameters} = place();
     const known = pages.find(([path, , page]) => page && path === name);
     const screen = known ? known[2] : more[name];
+    // Ticks are kept while what is ticked is looked at, and forgotten then.
+    if (last === 'batch' && !['batch', 'waiting', 'record'].includes(name))
+        ticked.set([]);
+    last = name;
     refresh = null;
     drawNav();
     const page = h('div', {class: 'page'});
@@ -138,7 +145,8 @@ async function show() {
         // The head of a page: its name, and its state in a sentence.
         title(text, says, way) {
             document.title = text + ' \u2013 Once';
-            return h('div', {class: 'head'}, way, h('h1', {}, h('bdi', {}, text)),
+            return h('div', {class: 'head'}, way, h('h1', {}, h('bdi', {},
+                unbroken(text))),
                      h('div', {class: 'says'}, says));
         },
         // Looks again each five seconds, while this page is shown.
@@ -184,7 +192,8 @@ function answers(problem) {
     else if (!banner.firstChild)
         fill(banner, box('wrong', h('p', {}, '\u2716 ' + (problem.status ?
             problem.message : 'The console does not answer.') + ' What stands ' +
-            'below is of ' + new Date(seen).toLocaleTimeString() +
+            'below is of ' + new Date(seen).toLocaleTimeString(undefined,
+                {timeZoneName: 'short'}) +
             ' and may not be true any more. Nothing can be decided until it ' +
             'answers; it is asked every five seconds.')));
 }
@@ -202,7 +211,7 @@ function ended(text) {
     fill(main, h('div', {class: 'page'}, h('h1', {}, text || 'Your session has ended'),
         h('p', {}, 'Nothing of what was shown is kept here. Start the console ' +
           'again, or ask who runs it: the address that it prints opens a new ' +
-          'session.')));
+          'session.'), h('pre', {}, START)));
     main.focus();
 }
 
@@ -264,17 +273,22 @@ const keys = [
     ['Esc', 'closes this'],
 ];
 
+function ask(name, inside, ...buttons) {
+    fill(by('help'), h('h2', {id: 'help-title'}, name), inside,
+         h('form', {method: 'dialog', class: 'row'}, buttons));
+    by('help').showModal();
+}
+
 function help() {
-    const dialog = by('help');
-    fill(dialog, h('h2', {id: 'help-title'}, 'Keys'), h('dl', {}, keys.map(
-        ([key, text]) => [h('dt', {}, h('kbd', {}, key)), h('dd', {}, text)])),
-    h('form', {method: 'dialog'}, h('button', {class: 'main'}, 'Close')));
-    dialog.showModal();
+    ask('Keys', h('dl', {}, keys.map(([key, text]) => [
+        h('dt', {}, h('kbd', {}, key)), h('dd', {}, text)])),
+    h('button', {class: 'main'}, 'Close'));
 }
 
 function onKey(event) {
     const writes = event.target.closest &&
-        event.target.closest('input, select, textarea, dialog');
+        event.target.closest('select, textarea, dialog, ' +
+            'input:not([type=checkbox], [type=radio], [type=file])');
     if (writes || event.ctrlKey || event.metaKey || event.altKey || !session)
         return;
     if (event.key === '/') {
@@ -311,11 +325,19 @@ async function enter(used) {
         frame(null);
         fill(main, h('div', {class: 'page'}, h('h1', {}, 'Not admitted'),
                      trouble(used && used.status === 401 ? used : problem),
-                     used && h('p', {}, 'Start the console again: it prints a ' +
-                               'new address.')));
+                     (used || problem.status === 401) && [h('p', {}, 'Start the ' +
+                         'console again: it prints a new address.'), h('pre', {},
+                         START)]));
         return false;
     }
     return true;
+}
+
+function askSignOut() {
+    ask('Sign out?', h('p', {}, 'You need a new address to come back: the console ' +
+        'prints one when it is started again.'), h('button', {class: 'main',
+        id: 'sign-out-now', onclick: signOut}, 'Sign out'), h('button', {},
+        'Stay'));
 }
 
 async function signOut() {
@@ -332,7 +354,7 @@ function listen() {
     document.addEventListener('visibilitychange', tick);
     document.addEventListener('keydown', onKey);
     by('keys').addEventListener('click', help);
-    by('sign-out').addEventListener('click', signOut);
+    by('sign-out').addEventListener('click', askSignOut);
     by('quick').addEventListener('submit', (event) => {
         event.preventDefault();
         const text = by('quick-find').value.trim();

@@ -2,11 +2,12 @@
 //
 // decide.js - saying what became of a request: of one, or of many alike. First
 // what repeats would get is shown, byte for byte; then it takes a reason and the
-// record's first digits, typed.
+// record's first digits, typed, and a tick for what looks wrong with the answer.
 
 import {Problem, h, fill, post, ofStore, newKey, box, table, rowsOf, field, choice,
         trouble, base64, shown, reason, about, age, link, panel, pad, mark,
-        many, decided, say} from './dom.js';
+        many, refuse, decided, say} from './dom.js';
+import {doubts, doubtsOfMany, agree, oneForAll} from './doubts.js';
 import {gather, silence, fits, ticked, BATCH_MAX} from './waiting.js';
 
 const FILE_MAX = 1 << 20;
@@ -26,6 +27,15 @@ const actions = [
         'Nothing changes. The audit log says that you are on it.'],
 ];
 
+// What the service would have answered, which an example stands for.
+const hints = {
+    success: 'what the service really answers, for example 201',
+    failure: 'what the service answers when it refuses, for example 422',
+};
+
+const advice = 'The client must send a new key to try again: this key is never ' +
+    'executed. Avoid 5xx and 429, which clients repeat by themselves.';
+
 // ---- What is said
 
 // The fields of an answer; read() gives what the API takes.
@@ -36,6 +46,7 @@ function answerFields() {
     const headers = h('textarea', {id: 'headers', rows: '2',
                                    spellcheck: 'false'});
     const body = h('textarea', {id: 'answer', rows: '4', spellcheck: 'false'});
+    const next = h('p', {id: 'advice'}, advice);
     const upload = h('input', {id: 'file', type: 'file'});
     const raw = h('input', {id: 'raw', type: 'checkbox'});
     headers.value = 'Content-Type: application/json';
@@ -50,7 +61,7 @@ function answerFields() {
     });
     const element = h('fieldset', {id: 'what-repeats-get'},
         h('legend', {}, 'What repeats get'),
-        field('Status', status, 'what the service really answers, for example 201'),
+        next, field('Status', status, hints.success),
         field('Headers', headers, 'one a line, Name: value'),
         field('Body', body),
         h('details', {}, h('summary', {}, 'More'),
@@ -62,6 +73,10 @@ function answerFields() {
         if (raw.checked) {
             out.raw = true;
         } else {
+            if (!/^[2-5]\d\d$/.test(status.value)) {
+                refuse(status, 'Give a status from 200 to 599.');
+                throw new Problem(0, {code: 'field'});
+            }
             out.status = Number(status.value);
             out.headers = headers.value.split('\n').filter((l) => l.trim())
                 .map((l) => {
@@ -81,7 +96,11 @@ function answerFields() {
     const type = (values) => Object.entries(fields).forEach(([name, f]) => {
         f.value = values[name] ?? f.value;
     });
-    return {element, read, typed, type};
+    function of(action) {
+        element.querySelector('#status-hint').textContent = hints[action];
+        next.hidden = action !== 'failure';
+    }
+    return {element, read, typed, type, of};
 }
 
 // What was typed stays in this tab until it was decided, so that a reload loses
@@ -93,25 +112,34 @@ const drafts = {
     drop: (key) => sessionStorage.removeItem(key),
 };
 
+// Why a record's repeat cannot be let execute.
+const held = (text) => text && h('p', {class: 'hint', id: 'held'}, text +
+    ' under \u201chold\u201d (once_lost): the service may not recognise the key, ' +
+    'and could execute it twice. So the next repeat cannot be let execute.');
+
 // The choice of an action and what belongs to it. Nothing is chosen before: what
 // is chosen is final.
-function sayForm(which, onchange, draft) {
+function sayForm(which, hold, onchange, draft) {
     const answer = answerFields();
     let action = null;
     const place = h('div', {});
     function choose(a) {
+        const answers = a === 'success' || a === 'failure';
         action = a;
-        fill(place, (a === 'success' || a === 'failure') && answer.element);
-        onchange();
+        fill(place, answers && answer.element);
+        if (answers)
+            answer.of(a);
+        onchange(action);
         keep();
     }
     const keep = () => draft && drafts.set(draft, {action, ...answer.typed()});
     const element = h('div', {}, h('fieldset', {},
         h('legend', {}, 'What became of it?'),
         actions.filter(([a]) => which.includes(a)).map(([a, text, means]) =>
-            choice('action', a, text, means, false, () => choose(a)))), place);
+            choice('action', a, text, means, false, () => choose(a))),
+    held(hold)), place);
     element.addEventListener('input', () => {
-        onchange();
+        onchange(action);
         keep();
     });
     const before = draft ? drafts.get(draft) : {};
@@ -133,9 +161,6 @@ function sayForm(which, onchange, draft) {
 // The reply that repeats will get, as it goes over the wire but for what the
 // gateway adds to each.
 function preview(action, reply) {
-    if (action === 'acknowledge')
-        return h('p', {}, 'The record stays as it is. The audit log says that ' +
-                 'you look into it.');
     if (action === 'reopen')
         return h('p', {}, 'The next repeat executes.');
     if (!reply || reply.is === 'problem')
@@ -153,7 +178,21 @@ function preview(action, reply) {
           'Idempotent-Replayed: true\n\n' + shown(reply.body))];
 }
 
+// What a decision has done.
+function saidOf(action, {kind}) {
+    if (action === 'acknowledge')
+        return 'Noted. Nothing was decided.';
+    if (action === 'reopen')
+        return 'Decided: the next repeat executes.';
+    return 'Decided: ' + kind + '. ' + (action === 'applied' ?
+        'Its answer is lost: repeats get 409 response-unavailable from now on.' :
+        'Repeats get it from now on.');
+}
+
 // ---- One record
+
+const reasonField = (label, hint) => field(label, h('input', {id: 'why',
+    class: 'wide', required: true, maxlength: '512', autocomplete: 'off'}), hint);
 
 export function decisionForm(r, busy, done, reload) {
     const path = ofStore(r.store) + '/records/' + r.name + '/decision';
@@ -162,18 +201,25 @@ export function decisionForm(r, busy, done, reload) {
     let key = newKey();
     const which = actions.map(([a]) => a).filter(
         (a) => a !== 'reopen' || r.takeover);
-    // Whatever is changed is checked again, and is another decision.
+    const first = h('p', {}, h('button', {type: 'button', class: 'main',
+        id: 'check', onclick: check}, 'Show what repeats would get'));
+    // Whatever is changed is checked again, and is another decision. Who looks
+    // into it changes nothing: there is nothing to check.
     const draft = drafts.key(r);
-    const says = sayForm(which, () => {
+    const says = sayForm(which, !r.takeover && 'It was made', (action) => {
         key = newKey();
-        fill(out);
+        first.hidden = action === 'acknowledge';
+        fill(out, first.hidden && noteForm());
     }, draft);
     const shownFence = {fence: r.fence, attempt: r.attempt};
 
     // What was typed stays: an answer that was lost is asked for again, with the
     // same key.
     async function failed(problem, again) {
-        if (['fence', 'attempt', 'state', 'owned', 'gone'].includes(problem.code))
+        if (problem.code === 'field')
+            fill(out); // it is said there
+        else if (['fence', 'attempt', 'state', 'owned', 'gone'].includes(
+            problem.code))
             await reload('Refused, and nothing was changed: ' + problem.message);
         else
             fill(out, trouble(problem), problem.code === 'unknown' && again &&
@@ -185,10 +231,8 @@ export function decisionForm(r, busy, done, reload) {
         try {
             const {record, audit_lacks: lacks} = await post(path, body, key);
             drafts.drop(draft);
-            await done((record.state === 'indeterminate' ? 'Noted.' :
-                'Decided: ' + (record.kind || record.state) + '. Repeats get it ' +
-                'from now on.') + (lacks ? ' But the audit log lacks its second ' +
-                'line: ' + lacks : ''));
+            await done(saidOf(body.action, record) + (lacks ? ' But the audit log ' +
+                'lacks its second line: ' + lacks : ''));
         } catch (problem) {
             const refused = out.querySelector('#refused');
             if (problem.status === 400 && refused)
@@ -208,17 +252,27 @@ export function decisionForm(r, busy, done, reload) {
             confirm: out.querySelector('#digits').value});
         button.disabled = false;
     }
+    async function note(event) {
+        event.preventDefault();
+        await send({action: 'acknowledge', ...shownFence, confirm: digits,
+                    why: out.querySelector('#why').value});
+    }
+    function noteForm() {
+        return h('form', {onsubmit: note}, reasonField('What do you do?', 'Others ' +
+            'see it in the list of what waits. It is in the audit log, under ' +
+            'your name.'), h('div', {id: 'refused'}),
+        h('p', {}, h('button', {class: 'main', id: 'decide'}, 'Note it')));
+    }
     async function check() {
         try {
             const what = await says.read();
             const {reply} = await post(path, {...what, ...shownFence, dry: true});
             const form = h('form', {}, h('h3', {}, 'Is that what you mean?'),
                 r.label && h('p', {}, 'It is about ', h('strong', {}, about(r)), '.'),
-                preview(what.action, reply),
-                field('How do you know?', h('input', {id: 'why', class: 'wide',
-                    required: true, maxlength: '512', autocomplete: 'off'}),
-                'What the service showed, a ticket. It is kept with the record ' +
-                'and in the audit log, under your name.'),
+                preview(what.action, reply), agree(doubts(r, what.action, reply)),
+                reasonField('How do you know?', 'What the service showed, a ' +
+                    'ticket. It is kept with the record and in the audit log, ' +
+                    'under your name.'),
                 field('Type the first eight digits of the record', h('input', {
                     id: 'digits', required: true, autocomplete: 'off',
                     spellcheck: 'false', maxlength: '8', pattern: digits,
@@ -226,10 +280,10 @@ export function decisionForm(r, busy, done, reload) {
                 h('div', {id: 'refused'}),
                 h('p', {class: 'row'}, h('button', {class: 'main', id: 'decide'},
                     'Decide'), h('span', {class: 'soft'},
-                    what.action === 'acknowledge' ? '' : 'It cannot be undone.')));
+                    'It cannot be undone.')));
             form.addEventListener('submit', decide);
             fill(out, form);
-            out.querySelector('#why').focus();
+            out.querySelector('#doubt-0, #why').focus();
             say('Checked. Say how you know, and type the first eight digits.');
         } catch (problem) {
             await failed(problem);
@@ -237,10 +291,7 @@ export function decisionForm(r, busy, done, reload) {
     }
     return panel('Decide', null, h('div', {class: 'pad', id: 'decision'},
         h('p', {}, 'Find out at the service first. What you say is final: every ' +
-          'repeat gets it as its answer.'), says.element,
-        h('p', {}, h('button', {type: 'button', class: 'main', id: 'check',
-                                  onclick: check}, 'Show what repeats would get')),
-        out));
+          'repeat gets it as its answer.'), says.element, first, out));
 }
 
 // ---- Many
@@ -253,8 +304,8 @@ function results(caption, list, of) {
         const r = of.get(one.name);
         return [[{class: 'text'}, about(r)],
             [{}, mark(!one.ok ? 'wrong' : one.verdict === 'done' ? 'done' : '',
-                      one.ok ? said[one.verdict] : '\u2716 ' + one.verdict +
-                (one.text ? ': ' + one.text : ''))],
+                      one.ok ? said[one.verdict] : '\u2716 ' +
+                (one.text || one.verdict))],
             [{class: 'tight'}, link(r)]];
     }))));
 }
@@ -278,27 +329,13 @@ async function run(chosen, what, key, progress) {
     return {list, stopped: false};
 }
 
-// One answer for requests that are about different things is seldom right.
-function oneForAll(chosen, what) {
-    const labels = new Set(chosen.map((r) => r.label));
-    if (labels.size < 2 || (what.action !== 'success' && what.action !== 'failure'))
-        return null;
-    return box('waits', h('p', {}, '! All of them get this one answer, word for ' +
-        'word, and they are about ' + many(labels.size, 'different order') + ', ' +
-        'such as ', about(chosen[0]), '. A body that names one of them is wrong ' +
-        'for the others.'), h('label', {class: 'check', for: 'for-all'},
-    h('input', {type: 'checkbox', id: 'for-all', required: true}),
-    'It is right for each of them'));
-}
-
-function lastForm(chosen, what, good, decide) {
+function lastForm(chosen, {action}, good, reply, decide) {
     const form = h('form', {}, h('p', {}, many(good.length, 'request') + ' of ' +
         chosen.length + ' can be decided; ' + (chosen.length - good.length) +
         ' would be refused.'),
-    good.length > 0 && [oneForAll(good, what),
-        field('How do you know?', h('input', {id: 'why', class: 'wide',
-            required: true, maxlength: '512', autocomplete: 'off'}),
-        'For all of them.'),
+    good.length > 0 && [preview(action, reply), oneForAll(good, action),
+        agree(doubtsOfMany(good, action, reply)),
+        reasonField('How do you know?', 'For all of them.'),
         field('Type how many are decided', h('input', {id: 'digits',
             required: true, autocomplete: 'off', pattern: String(good.length)}),
         String(good.length)),
@@ -308,6 +345,10 @@ function lastForm(chosen, what, good, decide) {
     form.addEventListener('submit', decide);
     return form;
 }
+
+// What repeats of one of them would get: of all it is the same.
+const dry = (r, what) => post(ofStore(r.store) + '/records/' + r.name +
+    '/decision', {...what, fence: r.fence, attempt: r.attempt, dry: true});
 
 async function chosenOf(session, {ticked: byTicks, ...p}) {
     const names = byTicks && ticked.all();
@@ -322,7 +363,11 @@ export async function batch({page, title, session, parameters, poll}) {
     const of = new Map(chosen.map((r) => [r.name, r]));
     const out = h('div', {class: 'page'});
     let key = newKey();
-    const says = sayForm(['success', 'failure', 'applied', 'reopen'], () => {
+    const holds = chosen.filter((r) => !r.takeover).length;
+    const says = sayForm(['success', 'failure', 'applied',
+        holds < chosen.length && 'reopen'], holds > 0 && (holds < chosen.length ?
+        holds + ' of them ' + (holds === 1 ? 'was' : 'were') + ' made' :
+        'They were made'), () => {
         key = newKey();
         fill(out);
     });
@@ -356,13 +401,15 @@ export async function batch({page, title, session, parameters, poll}) {
             const {list} = await run(chosen, {...what, dry: true}, null, () => {});
             const good = chosen.filter((r) => list.find(
                 (o) => o.name === r.name && o.ok));
+            const {reply} = good.length ? await dry(good[0], what) : {};
             fill(out, h('section', {class: 'panel dry'}, h('div', {class: 'title'},
                 h('h2', {}, 'Dry run'), mark('', 'nothing has been changed')),
-            pad(lastForm(chosen, what, good, (e) => decide(e, what, good)))),
+            pad(lastForm(chosen, what, good, reply,
+                         (e) => decide(e, what, good)))),
             results('What would become of each', list, of));
             say('The dry run has ended: ' + good.length + ' can be decided.');
         } catch (problem) {
-            fill(out, trouble(problem));
+            fill(out, problem.code !== 'field' && trouble(problem));
         }
     }
     page.append(title('Decide many', chosen.length > 0 && 'The same decision for ' +

@@ -190,6 +190,13 @@ export function bytes(n) {
     return (n < 10 && at > 0 ? n.toFixed(1) : Math.round(n)) + ' ' + units[at];
 }
 
+// What happened meanwhile: it is seen wherever the page is scrolled to.
+export function news(place, text) {
+    fill(place, box('waits', h('p', {}, '! ' + text), h('button', {type: 'button',
+        class: 'small', id: 'news-seen', onclick: () => fill(place)}, 'Close')));
+    say(text);
+}
+
 // What was decided, and what comes next.
 export function decided(text, href, next) {
     return box('done', h('p', {id: 'decided', tabindex: '-1'}, '\u2713 ' + text, ' ',
@@ -212,6 +219,8 @@ export function mark(kind, ...text) {
 
 export function state(r, more) {
     const [sign, word, kind] = states[r.state];
+    if (r.state === 'completed' && r.kind === 'failure')
+        return mark('', 'answered: failure' + (more || ''));
     return mark(kind, sign + ' ' + word +
         (r.state === 'completed' && r.kind ? ', ' + r.kind : '') + (more || ''));
 }
@@ -252,12 +261,27 @@ export function plain(label) {
     }
 }
 
+// A text whose parts are not broken at their hyphens, where they are short.
+export const unbroken = (text) => text.split(/([ /=?&;]+)/).map((part) =>
+    part.includes('-') && part.length <= 20 ? h('span', {class: 'whole'}, part) :
+        part);
+
 // What a record is about: its request, and what else its label says.
 export function about(r) {
     if (!r.label)
         return h('span', {class: 'soft'}, 'no label');
     const [, request, rest] = /^([A-Z]+ \/\S*)?(.*)$/s.exec(plain(r.label));
-    return h('bdi', {}, request && h('b', {}, request), rest);
+    return h('bdi', {}, request && h('b', {}, unbroken(request)), unbroken(rest));
+}
+
+// What a label says its record is about: the values behind "=", or else the last
+// part of it that has a digit; the version of an interface is none.
+export function named(label) {
+    const text = label || '';
+    const values = [...text.matchAll(/=([^ &;]+)/g)].map(([, value]) => value);
+    const parts = text.split(/[ /?]+/).filter(
+        (part) => /\d/.test(part) && !/^v\d+$/i.test(part));
+    return (values.length ? values : parts.slice(-1)).map(plain);
 }
 
 // ---- Times
@@ -358,6 +382,20 @@ export function field(label, input, hint) {
         input.setAttribute('aria-describedby', id + '-hint');
     return h('div', {class: 'field'}, h('label', {for: id}, label), input,
              hint && h('span', {class: 'hint', id: id + '-hint'}, hint));
+}
+
+// Says at a field what is wrong with it, until it is changed.
+export function refuse(input, text) {
+    const id = input.id + '-error';
+    const said = h('span', {class: 'error', id, role: 'alert'}, '\u2716 ' + text);
+    document.getElementById(id)?.remove();
+    input.after(said);
+    input.setAttribute('aria-invalid', 'true');
+    input.addEventListener('input', () => {
+        said.remove();
+        input.removeAttribute('aria-invalid');
+    }, {once: true});
+    input.focus();
 }
 
 export function pick(id, label, options, value, onchange) {

@@ -4,7 +4,7 @@
 // and in no log.
 
 import {h, fill, get, post, ofStore, query, box, state, time, about, table, link,
-        field, choice, trouble, many, number, say} from './dom.js';
+        field, choice, trouble, many, number, plain, say} from './dom.js';
 
 const ways = {
     any: ['An order, a record or a trace id', 'A part of what it is about, the ' +
@@ -55,8 +55,11 @@ function found(list, now) {
 const unheard = (silent) => silent.length > 0 && box('wrong', h('p', {},
     '\u2716 It may be in ' + silent.join(', ') + ', which does not answer.'));
 
-const none = () => box('', h('p', {}, 'There is no such record. It may have been ' +
-    'forgotten, or it was never here.'));
+const none = () => box('', h('p', {id: 'none'}, 'There is no such record. It may ' +
+    'have been forgotten, or it was never here.'));
+
+const notAll = () => box('', h('p', {id: 'none'}, 'Not among what waits or is in ' +
+    'flight. Completed records were not searched.'));
 
 // ---- By a text: at once what waits and what is in flight, then the rest
 
@@ -85,7 +88,8 @@ async function everywhere({text, stores, counts, matches, alive}, show) {
             n += some.records.length;
             for (const r of some.records)
                 if (!known.has(r.name) && matches.length < FOUND_MAX &&
-                    (r.label || '').toLowerCase().includes(t))
+                    ([r.label || '', plain(r.label || '')].some((label) =>
+                        label.toLowerCase().includes(t)) || r.trace === t))
                     matches.push(r);
             after = some.next;
             show(n, counts, false, some.now);
@@ -125,13 +129,14 @@ function searching(place, rest, text, context, first) {
 
 async function byText(text, out, context) {
     const place = h('div', {class: 'panel'}), rest = h('div', {});
-    const first = await atOnce(text);
-    fill(place, first.matches.length ? found(first.matches, first.now) : none());
+    const first = await atOnce(text), any = first.matches.length > 0;
+    const whole = /^[0-9a-f]{64}$/i.test(text); // a name: every record was asked
+    fill(place, any ? found(first.matches, first.now) : whole ? none() : notAll());
     fill(rest, !first.complete && h('p', {}, 'There may be more: be more exact.'),
-         h('p', {}, 'Of labels, what waits and what is in flight was searched. ',
-           h('button', {type: 'button', id: 'everything', onclick: () =>
-               searching(place, rest, text, context, first)},
-             'Search every record')));
+         h('p', {}, any && 'Of labels, what waits and what is in flight was ' +
+           'searched. ', h('button', {type: 'button', id: 'everything', class:
+           any ? '' : 'main', onclick: () => searching(place, rest, text, context,
+               first)}, 'Search every record')));
     fill(out, unheard(first.silent), place, rest);
     say(first.matches.length + ' found.');
 }

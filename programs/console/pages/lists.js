@@ -2,8 +2,8 @@
 //
 // lists.js - what is in flight, and the audit log.
 
-import {h, update, get, ofStore, query, box, state, time, age, about, span, table,
-        rowsOf, link, field, pick, say} from './dom.js';
+import {h, update, get, post, ofStore, query, box, state, time, age, about, span,
+        table, rowsOf, link, record, field, pick, say} from './dom.js';
 
 const PAGE = 50;
 
@@ -80,7 +80,7 @@ export async function live({page, title, session, parameters, again}) {
 
 const words = {resolve: 'decided', reopen: 'reopened', acknowledge:
     'looks into it', body: 'saw the body', forget: 'forgot', purge: 'purged'};
-const steps = {intent: 'means to', done: 'done', refused: 'refused',
+const steps = {intent: 'tried', done: 'done', refused: 'refused',
                unknown: 'unknown'};
 const kinds = {intent: '', done: 'done', refused: 'waits', unknown: 'wrong'};
 
@@ -90,7 +90,26 @@ export const whoOf = (l) => (l.user || (l.uid === undefined ? '\u2013' :
 export const didOf = (l) => (words[l.action] || l.action.replace('-', ' ')) +
     (l.kind ? ': ' + l.kind : '');
 
-function auditRows(lines) {
+// The records that lines are about, as far as a store has them: by name.
+async function recordsOf(lines, alive) {
+    const known = new Map();
+    for (const hash of new Set(lines.map((l) => l.name).filter(
+        (name) => name && name.length === 64))) {
+        const {matches: [r], silent} = await post('find', {by: 'hash', hash});
+        if (r)
+            known.set(hash, r);
+        if (silent.length || !alive()) // it would take long
+            break;
+    }
+    return known;
+}
+
+const nameCell = (l, r) => [h('a', {'data-key': 'audit-' + l.seq, href: r ?
+    record(r) : '#/find?by=hash&hash=' + l.name},
+r && r.label ? about(r) : h('code', {}, l.name.slice(0, 16))),
+r && r.label && h('span', {class: 'hint'}, h('code', {}, l.name.slice(0, 16)))];
+
+function auditRows(lines, known) {
     return rowsOf(lines.map((l) => [
         [{class: 'tight figures'}, String(l.seq)],
         [{class: 'figures'}, time(l.time)],
@@ -99,9 +118,8 @@ function auditRows(lines) {
             class: 'mark ' + (kinds[l.step] || '')}, steps[l.step] || l.step),
         l.detail && h('span', {class: 'hint'}, l.detail)],
         [{class: 'text'}, l.why || '\u2013'],
-        [{class: 'tight'}, l.name ? h('a', {'data-key': 'audit-' + l.seq,
-            href: '#/find?by=hash&hash=' + l.name},
-        h('code', {}, l.name.slice(0, 16))) : '\u2013']]));
+        [{class: known.has(l.name) ? 'text' : 'tight'}, l.name ?
+            nameCell(l, known.get(l.name)) : '\u2013']]));
 }
 
 function auditFilter(p) {
@@ -121,16 +139,15 @@ function auditFilter(p) {
     return form;
 }
 
-export async function audit({page, title, parameters}) {
+export async function audit({page, title, parameters, alive, early}) {
     const {lines, next} = await get('audit?' + query(
         {...parameters, limit: PAGE}));
     const {before, ...filter} = parameters;
     const filtered = Object.values(filter).some((v) => v);
-    page.append(title('Audit log', 'Who decided what, and why; the newest first, ' +
-        'over all files of the log. once audit verify tells whether it is whole.'),
-    auditFilter(filter), lines.length ? h('section', {class: 'panel'},
+    const body = h('div', {});
+    const draw = (known) => update(body, lines.length ? h('section', {class: 'panel'},
         table('Audit log', ['Number', 'Time', 'Who', 'What', 'Why', 'Record'],
-              auditRows(lines)),
+              auditRows(lines, known)),
         (before || next) && h('div', {class: 'bar'},
             before && h('a', {class: 'button', id: 'first',
                               href: '#/audit?' + query(filter)}, '\u2039 The newest'),
@@ -139,5 +156,11 @@ export async function audit({page, title, parameters}) {
         box('', h('p', {}, before || filtered ? 'There are no more lines that fit.' :
             'Nothing was decided yet.'),
         filtered && h('p', {}, h('a', {href: '#/audit'}, 'Show all'))));
+    page.append(title('Audit log', 'Who decided what, and why; the newest first, ' +
+        'over all files of the log. once audit verify tells whether it is whole.'),
+    auditFilter(filter), body);
+    draw(new Map());
+    early();
+    draw(await recordsOf(lines, alive).catch(() => new Map()));
     say(lines.length + ' lines.');
 }

@@ -4,7 +4,8 @@
 // alike, one of them with what can be decided about it, and how many need that.
 
 import {h, fill, update, post, query, box, mark, time, age, span, table, panel, pad,
-        facts, field, choice, decided, trouble, number, many, say} from './dom.js';
+        facts, field, choice, refuse, decided, news, trouble, number, many, say} from
+    './dom.js';
 
 const PAGE = 50;
 
@@ -205,25 +206,60 @@ function stepsOf(r) {
         s.status, s.text].filter(Boolean).join(': ')))));
 }
 
+const stepsThat = (r, fits) => r.steps.map((s, i) => fits(s, i) ? i + 1 : 0).filter(
+    Boolean);
+
+// "Step 2 is ..." or "Steps 1, 2 are ...".
+const steps = (list, what) => list.length === 1 ? 'Step ' + list[0] + ' is ' + what :
+    'Steps ' + list.join(', ') + ' are ' + what;
+
+// What a decision about a saga does to its steps. `n`: the one done by hand, or 0.
+function effect(verb, r, n) {
+    const failed = stepsThat(r, (s, i) => s.failed && i + 1 !== n);
+    const begun = stepsThat(r, (s) => s.state === 'trying' || s.state === 'tried');
+    const back = r.steps.some((s) => s.state.startsWith('cancel'));
+    const cancels = (when) => begun.length > 0 && steps(begun, 'cancelled' + when +
+        (begun.length > 1 ? ', the last first. ' : '. '));
+    const rest = back ? cancels(' after it') || 'No other step is cancelled any more.' :
+        'The other steps are confirmed, whatever becomes of it.';
+    if (verb === 'abort')
+        return [cancels(''), 'Steps that were not begun are never tried.'];
+    if (verb === 'retry')
+        return [steps(failed, 'called again. '), rest];
+    if (!n)
+        return 'Say which step.';
+    if (!r.steps[n - 1]?.failed)
+        return 'Step ' + n + ' has not failed.';
+    return ['Step ' + n + ' counts as done, and is not called again. ',
+            failed.length ? steps(failed, 'still for you to decide.') : rest];
+}
+
 // What can be decided about it; `done` is told what was.
 function decisionForm(d, kind, r, done) {
     const can = verbs[kind].filter(([verb, , , when]) => when.includes(r.phase) &&
         !(verb === 'drop' && r.in_saga));
     if (!can.length)
         return null;
-    const out = h('div', {}), place = h('div', {});
+    const out = h('div', {}), place = h('div', {}), means = h('p', {id: 'effect'});
+    const isSaga = kind === 'saga', first = r.name.slice(0, 8);
     let verb = null;
+    const tell = () => fill(means, isSaga && verb && effect(verb, r, Number(
+        place.querySelector('#step')?.value || 0)));
     const form = h('form', {}, h('fieldset', {},
-        h('legend', {}, 'What is to become of it?'), can.map(([v, text, means]) =>
-            choice('verb', v, text, means, false, () => {
+        h('legend', {}, 'What is to become of it?'), can.map(([v, text, hint]) =>
+            choice('verb', v, text, hint, false, () => {
                 verb = v;
-                fill(place, v === 'resolve' && kind === 'saga' && field('Which step?',
+                fill(place, v === 'resolve' && isSaga && field('Which step?',
                     h('input', {id: 'step', type: 'number', min: '1', required: true,
-                                max: String(r.step_count)})));
-            }))), place,
+                                max: String(r.step_count), oninput: tell})));
+                tell();
+            }))), place, means,
     field('How do you know?', h('input', {id: 'why', class: 'wide', required: true,
         maxlength: '512', autocomplete: 'off'}), 'What the target or the service ' +
         'showed, a ticket. It is kept with it and in the audit log, under your name.'),
+    isSaga && field('Type the first eight characters of the saga', h('input', {
+        id: 'digits', required: true, autocomplete: 'off', spellcheck: 'false',
+        maxlength: '8'}), first),
     out, h('p', {class: 'row'}, h('button', {class: 'main', id: 'decide'}, 'Decide'),
            h('span', {class: 'soft'}, 'It cannot be undone.')));
     form.addEventListener('submit', async (event) => {
@@ -234,6 +270,11 @@ function decisionForm(d, kind, r, done) {
             return;
         }
         const step = form.querySelector('#step');
+        const typed = form.querySelector('#digits');
+        if (typed && typed.value !== first) {
+            refuse(typed, 'This saga begins with ' + first + '.');
+            return;
+        }
         const button = form.querySelector('#decide');
         button.disabled = true;
         try {
@@ -258,6 +299,7 @@ export async function message({page, title, session, words: [d, kind, name], pol
                                again}) {
     const k = kinds[kind];
     const head = h('div', {}), beside = h('div', {}), place = h('div', {});
+    const above = h('div', {class: 'news'});
     let r = null, now;
     const ask = async () => {
         ({row: r, now} = await post(ofDatabase(d) + '/row', {kind, name}));
@@ -280,6 +322,7 @@ export async function message({page, title, session, words: [d, kind, name], pol
         const said = decided(text, '#/' + k.path + '?' + query({db: d}),
                              'What else there is');
         await poll().catch(() => {}); // the next look says so
+        fill(above);
         try {
             await ask();
             drawAll(said);
@@ -294,15 +337,16 @@ export async function message({page, title, session, words: [d, kind, name], pol
         say(text);
     }
     await ask();
-    page.append(head, h('div', {class: 'two'}, place, beside));
+    page.append(head, above, h('div', {class: 'two'}, place, beside));
     drawAll(null);
     again(async () => {
         const before = r;
         await ask();
-        if (before.seen === r.seen && before.phase === r.phase)
+        if (before.seen === r.seen && before.phase === r.phase) {
             draw();
-        else
-            drawAll(box('waits', h('p', {}, '! Something has happened to it; what ' +
-                                    'you see is new.')));
+            return;
+        }
+        drawAll(null);
+        news(above, 'Something has happened to it; what you see is new.');
     });
 }

@@ -67,8 +67,8 @@ const each = {counted: true, hint: 'each minute'};
 // [name, what it shows]
 const groups = [
     ['Is any outcome unknown?', [
-        ['Outcomes unknown', (m) => [stores(m, 'waiting')]],
-        ['In flight', (m) => [stores(m, 'in_flight')]],
+        ['Outcomes unknown', (m) => [stores(m, 'waiting'), {own: true}]],
+        ['In flight', (m) => [stores(m, 'in_flight'), {own: true}]],
         ['Attempts without an outcome, by reason', (m) => [count(m,
             'once_attempts_total', 'reason', is('outcome', 'indeterminate')), each]],
     ]],

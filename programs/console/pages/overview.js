@@ -70,13 +70,15 @@ function cards(m) {
             return card(name, number(total(values)),
                         spark(m, name, values, colour, true));
         }));
-    const most = (what) => m.stores.reduce((all, s) => all.map((v, i) =>
-        s[what][i] === null ? v : (v || 0) + s[what][i]), Array(60).fill(null));
+    // A minute that has just begun has no number yet: that of the last one stands.
+    const lately = (v) => [...v.slice(0, 59), v[59] ?? v[58]];
+    const most = (what) => m.stores.reduce((all, s) => lately(s[what]).map((v, i) =>
+        v === null ? all[i] : (all[i] || 0) + v), Array(60).fill(null));
     return h('div', {class: 'grid'}, [['Outcomes unknown', 'waiting', 'c3'],
         ['In flight', 'in_flight', 'c5']].map(([name, what, colour]) => {
         const values = most(what);
-        return card(name, m.stores.some((s) => s[what][59] === null) ? '\u2013' :
-            number(values[59]),
+        return card(name, m.stores.some((s) => lately(s[what])[59] === null) ?
+            '\u2013' : number(values[59]),
                     spark(m, name, values, colour, false));
     }));
 }

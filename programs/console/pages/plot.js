@@ -122,16 +122,47 @@ function largest(all) {
                             Array(MINUTES).fill(0))}];
 }
 
+// What words of the glossary mean, for who does not know them.
+const meanings = new Map(Object.entries({
+    attempt: 'one try at the operation of a key',
+    attempts: 'each is one try at the operation of a key',
+    claim: 'to become the owner of a key, before anything is sent',
+    complete: 'to record the outcome, which repeats get from then on',
+    indeterminate: 'the outcome is unknown, and waits for a decision',
+    leases: 'how long owners count as alive without a sign of life',
+    mismatch: 'the same key came with another request, which was refused',
+    released: 'the key was freed, since the attempt had no effect',
+    replayed: 'a repeat got the recorded outcome; nothing was executed',
+}));
+
+const explained = (text) => text.split(/([a-z]+)/i).map((word) => {
+    const title = meanings.get(word.toLowerCase());
+    return title ? h('abbr', {title}, word) : word;
+});
+
+// Why nothing is known of what is empty; false: it is known that it is nothing.
+function unknown(m, all, own) {
+    if (own)
+        return [...all.values()].every((v) => v.every((n) => n === null)) &&
+            'Not known: no store has answered yet.';
+    return !m.sources.length ? 'Not measured: no gateway is watched.' :
+        !m.sources.some((s) => s.up) && !Object.keys(m.series).length &&
+            'Not measured: nothing that is watched has answered.';
+}
+
 // A whole plot: lines by name, with an axis and what each line is. `what` writes
 // a value, and counted says that values are of a minute that has to be over.
-export function plot(m, name, all, {what = number, counted = false, hint = ''} = {}) {
+// `own`: the console has seen it in the stores itself, without a gateway.
+export function plot(m, name, all, {what = number, counted = false, own = false,
+                                    hint = ''} = {}) {
     const lines = largest(all).map((l, i) => ({...l, colour: 'c' + (i + 1)}));
     const most = Math.max(0, ...lines.flatMap(({values}) => values));
     const card = (...inside) => h('section', {class: 'panel card',
-        'data-key': 'plot-' + name}, h('h3', {}, name, hint && h('span', {
+        'data-key': 'plot-' + name}, h('h3', {}, explained(name), hint && h('span', {
         class: 'hint'}, hint)), ...inside);
     if (!lines.length)
-        return card(h('p', {class: 'soft'}, 'None in the last hour.'));
+        return card(h('p', {class: 'soft'}, unknown(m, all, own) ||
+            'None in the last hour.'));
     return card(h('div', {class: 'plot large'},
         h('div', {class: 'axis'}, h('span', {}, 'up to ' + what(most))),
         drawing(lines, m, counted, 150, name + ': ' + lines.map((l) => l.name)
@@ -139,6 +170,6 @@ export function plot(m, name, all, {what = number, counted = false, hint = ''} =
         h('div', {class: 'axis'}, h('span', {}, MINUTES - 1 - known(m).from +
             1 + ' min ago'), h('span', {}, 'now'))),
     h('ul', {class: 'key'}, lines.map(({name: n, colour, values}) => h('li', {
-        class: colour}, h('span', {}, n, counted ? ' ' + number(total(values)) :
+        class: colour}, h('span', {}, explained(n), counted ? ' ' + number(total(values)) :
         '')))));
 }

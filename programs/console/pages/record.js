@@ -3,9 +3,9 @@
 // record.js - one record: what became of it, what happened, what a repeat is
 // told now, and deciding it.
 
-import {h, fill, update, get, post, ofStore, box, state, reason, time, span,
-        plain, facts, panel, pad, copied, field, trouble, shown, say,
-    decided} from './dom.js';
+import {h, fill, update, get, post, ofStore, box, state, reason, freeing, time,
+        span, plain, named, facts, panel, pad, copied, field, trouble, shown, say,
+        news, decided} from './dom.js';
 import {decisionForm} from './decide.js';
 import {whoOf, didOf} from './lists.js';
 
@@ -96,42 +96,55 @@ function bodyForm(r) {
 
 // ---- What happened, one after the other
 
+// A failure is an outcome that is known, but it has not the colour of a success.
+const lookOf = (kind) => kind === 'failure' ? '' : 'done';
+
 // What an event of the record is: [its look, its words, more]
 function event(r, e) {
     if (e.what === 'decided')
-        return ['done', e.text];
+        return [lookOf(r.kind), e.text];
     if (e.what !== 'ended')
         return ['runs', e.text];
     if (r.state === 'indeterminate')
         return ['waits', 'The outcome became unknown', reason(r)];
     if (r.state === 'completed')
-        return ['done', 'It ended: ' + r.kind, r.reason && reason(r)];
+        return [lookOf(r.kind), 'It ended: ' + r.kind, r.reason && reason(r)];
     return ['', 'It was given back: nothing was done', r.reason && reason(r)];
 }
 
 const steps = {intent: ' is about to', done: '', refused: ', refused',
                unknown: ', outcome unknown'};
 
+const decides = (l) => l.action === 'resolve' || l.action === 'reopen';
+
 // An intent whose end is there, too, says nothing more.
 function decisions(audit) {
     const ended = new Set(audit.map((l) => l.of));
     return audit.filter((l) => l.step !== 'intent' || !ended.has(l.seq)).map(
-        (l) => ({time: l.time, look: l.step === 'done' ? 'done' : 'waits',
+        (l) => ({time: l.time, decides: decides(l) && l.step === 'done',
+            look: l.step !== 'done' ? 'waits' : decides(l) ? lookOf(l.kind) : '',
             what: whoOf(l) + (steps[l.step] || '') + ': ' + didOf(l),
             hint: [l.why, l.way].filter(Boolean).join(' \u00b7 ')}));
 }
 
+// What is known of a record's outcome before it was decided; not when that was.
+const before = (r) => ({look: 'waits', what: 'The outcome became unknown',
+    hint: reason(r)});
+
 // A decision stands in the record and in the audit log, which knows more of it.
 function story(r, events, audit) {
     const lines = decisions(audit);
-    const last = lines.filter((l) => l.look === 'done').pop();
-    const all = [...events.filter((e) => e.what !== 'decided' || !last).map((e) => {
+    const known = lines.some((l) => l.decides);
+    const was = r.state === 'completed' && r.reason &&
+        !freeing.includes(r.reason) && events.some((e) => e.what === 'decided');
+    const begun = events.filter((e) => e.what !== 'decided' || !known).map((e) => {
         const [look, what, hint] = event(r, e);
-        return {time: e.time, look, what, hint};
-    }), ...lines];
-    all.sort((a, b) => a.time < b.time ? -1 : a.time > b.time ? 1 : 0);
+        return {time: e.time, look, what, hint, begins: e.what === 'granted'};
+    });
+    const all = [...begun, ...lines].sort((a, b) => a.time < b.time ? -1 :
+        a.time > b.time ? 1 : 0).flatMap((e) => e.begins && was ? [e, before(r)] : [e]);
     return h('ol', {class: 'story'}, all.map((e) => h('li', {class: e.look},
-        h('b', {}, e.what), time(e.time, r.now),
+        h('b', {}, e.what), e.time && time(e.time, r.now),
         e.hint && h('span', {class: 'hint'}, e.hint))),
     h('li', {}, h('b', {}, r.told.is === 'problem' ? 'Repeats are told \u201c' +
         r.told.code + '\u201d' : r.told.is === 'executes' ?
@@ -146,6 +159,25 @@ const decidable = (r) => r.state === 'indeterminate' ||
 
 const same = (a, b) => a.fence === b.fence && a.state === b.state &&
     a.attempt === b.attempt && a.note === b.note;
+
+// Who has decided the record that was on the screen, as far as the audit log or
+// the record's note says.
+function decidedBy(r, audit, was) {
+    const l = audit.find((x) => decides(x) && x.fence === was.fence &&
+        (x.step === 'done' || x.step === 'intent'));
+    if (l)
+        return whoOf(l) + ' decided it ' + span(Date.parse(r.now) -
+            Date.parse(l.time)) + ' ago: ' + (l.kind || 'the next repeat executes') +
+            ', \u201c' + l.why + '\u201d. ';
+    return r.note && r.note !== was.note ? r.note + '. ' : '';
+}
+
+// A record whose label names no order is found by other ways.
+const nameless = (r) => r.state === 'indeterminate' && !named(r.label).length &&
+    /^([A-Z]+ \/\S*)?$/.test(r.label || '') && box('', h('p', {id: 'nameless'},
+    'This record does not say which order it is about: set once_label. The ' +
+    'gateway\u2019s error log has a line with ', copied(r.name.slice(0, 16),
+    'what the log has of the name'), '.'));
 
 function corrupt(page, title, name) {
     page.append(title('Record ' + name.slice(0, 8)), box('wrong', h('p', {},
@@ -168,8 +200,12 @@ function action(r, session, form) {
 export async function record(context) {
     const {page, title, words: [s, name], session, poll, again} = context;
     const head = h('div', {}), beside = h('div', {}), place = h('div', {});
-    let r, lines;
+    const above = h('div', {class: 'news'});
+    let r, lines, newest;
+    // The audit log's newest line: it tells whether there is more to read.
+    const seq = async () => ((await get('audit?limit=1')).lines[0] || {}).seq;
     async function read() {
+        newest = await seq().catch(() => newest);
         r = await get(at(s, name));
         lines = await get(at(s, name, '/timeline'));
     }
@@ -195,40 +231,42 @@ export async function record(context) {
     }
     function drawAll(said) {
         draw();
-        fill(place, said, action(r, session, () => decisionForm(
+        fill(place, said, nameless(r), action(r, session, () => decisionForm(
             r, (is) => { deciding = is; }, done, reload)));
         place.hidden = !place.firstChild;
     }
-    async function changed(text) {
-        drawAll(box('waits', h('p', {}, '! ' + text)));
-        say(text);
-    }
     async function reload(text) {
+        const was = r, chosen = place.querySelector(':checked[type=radio]');
         await read();
-        await changed(text);
+        drawAll(null);
+        news(above, text + ' ' + decidedBy(r, lines.audit, was) + (chosen ?
+            'Your input was not used.' : 'What you see is new.'));
     }
     async function done(text) {
         await read();
         await poll().catch(() => {}); // the next look says so
+        fill(above);
         drawAll(decided(text, '#/waiting', 'What else waits'));
         document.getElementById('decided').focus();
         say(text);
     }
-    page.append(head, h('div', {class: 'two'}, place, beside));
+    page.append(head, above, h('div', {class: 'two'}, place, beside));
     drawAll(null);
     again(async () => {
-        const before = r;
+        const was = r;
         const now = await get(at(s, name));
+        const last = await seq().catch(() => newest);
+        const more = last === newest ? null : await get(at(s, name, '/timeline'));
         // What a decision from here changes is shown by done().
-        if (deciding || r !== before)
+        if (deciding || r !== was)
             return;
-        if (same(now, r)) {
-            r = now;
-            draw();
-        } else {
-            await reload('Something has happened to this record; what you see ' +
-                         'is new.');
+        if (!same(now, r)) {
+            await reload('Something has happened to this record.');
+            return;
         }
+        r = now;
+        newest = last;
+        lines = more || lines;
+        draw();
     });
 }
-

@@ -7,6 +7,7 @@
 import {h, fill, update, get, ofStore, query, box, reason, reasons, freeing,
         age, about, plain, table, link, pick, many, number, say} from
     './dom.js';
+import {whoOf} from './lists.js';
 
 const READ = 200;    // records of one question
 const KEPT_MAX = 5000;
@@ -110,7 +111,14 @@ function chips(all, p) {
             .length, at({realm: ''}), true, 'chip-realm'));
 }
 
-function rows(list, now, chosen, tick) {
+// Who looks into this attempt.
+function look(r, now, looks) {
+    const l = looks.get(r.name);
+    return l && l.attempt === r.attempt && h('span', {class: 'hint looks'},
+        whoOf(l) + ' looks into it, ', age(l.time, now, ' ago'));
+}
+
+function rows(list, now, chosen, tick, looks) {
     return list.map((r) => ({key: 'row-' + r.name, cells: [
         ...(chosen ? [[{class: 'tick', 'data-head': null}, h('input', {
             type: 'checkbox', 'data-key': 'tick-' + r.name,
@@ -119,7 +127,7 @@ function rows(list, now, chosen, tick) {
                 [r.name], e.target.checked)})]] : []),
         [{class: 'text'}, link(r, about(r)), h('span', {class: 'hint'},
             h('bdi', {}, r.group || 'no realm'),
-            r.attempt > 1 ? ', attempt ' + r.attempt : '')],
+            r.attempt > 1 ? ', attempt ' + r.attempt : ''), look(r, now, looks)],
         [{class: 'why'}, reason(r)],
         [{class: 'tight figures'}, age(r.ended, now, ' ago')],
         [{class: 'tight'}, h('code', {}, r.name.slice(0, 16))]]}));
@@ -153,7 +161,7 @@ function pages(p, at, last) {
 }
 
 // What is shown of what was read.
-function view(it, p, may, tick) {
+function view(it, p, may, tick, looks) {
     const chosen = ticked.all();
     const where = p.store ? ' in the store ' + p.store : '';
     const list = sorted(it.all.filter(fits(p, typed(), it.now)), p.sort);
@@ -164,21 +172,22 @@ function view(it, p, may, tick) {
     if (!list.length)
         return nothing(it, where);
     return h('section', {class: 'panel'},
-        table('Unknown outcomes', heads(may), rows(here, it.now, may && chosen, tick)),
-        h('div', {class: 'bar sticks'}, h('span', {}, may && n > 0 &&
-            [h('b', {}, number(n) + ' ticked'), ' \u00b7 '],
-        h('span', {class: 'soft'}, number((at - 1) * PAGE + 1) + '\u2013' +
-            number((at - 1) * PAGE + here.length) + ' of ' + number(list.length))),
+        table('Unknown outcomes', heads(may), rows(here, it.now, may && chosen, tick,
+                                                    looks)),
+        h('div', {class: 'bar'}, h('span', {class: 'soft'},
+            number((at - 1) * PAGE + 1) + '\u2013' +
+            number((at - 1) * PAGE + here.length) + ' of ' + number(list.length)),
         h('span', {class: 'row'}, pages(p, at, last),
-          may && n > 0 && h('button', {type: 'button', id: 'untick',
-              onclick: () => tick([...chosen], false)}, 'Untick all'),
           may && n === 0 && h('button', {type: 'button', id: 'tick-all',
               onclick: () => tick(list.slice(0, BATCH_MAX).map((r) => r.name),
                                   true)}, 'Tick ' + (list.length > BATCH_MAX ?
-              'the first ' + BATCH_MAX : 'all ' + number(list.length))),
-          may && n > 0 && h('a', {class: 'button main', id: 'many',
-                                  href: '#/batch?ticked=1'},
-                            'Decide the ticked\u2026'))));
+              'the first ' + BATCH_MAX : 'all ' + number(list.length))))),
+        may && n > 0 && h('div', {class: 'bar sticks'},
+            h('b', {}, number(n) + ' ticked'), h('span', {class: 'row'},
+            h('button', {type: 'button', id: 'untick',
+                         onclick: () => tick([...chosen], false)}, 'Untick all'),
+            h('a', {class: 'button main', id: 'many', href: '#/batch?ticked=1'},
+              'Decide the ticked\u2026'))));
 }
 
 function filters(p, changed) {
@@ -207,7 +216,8 @@ export async function waiting({page, title, session, parameters: p, now, early,
     const stores = session.stores.filter((s) => !p.store || s === p.store);
     const total = () => now().stores.reduce((n, s) => stores.includes(s.name) &&
         s.counts ? n + s.counts.indeterminate : n, 0);
-    let it = null, mark = '', seeking = false;
+    let it = null, mark = '', seeking = false, seen = false;
+    const looks = new Map(); // who looks into what, by the record's name
     // What is asked for, to know that it has changed.
     const asked = () => JSON.stringify([p.store, p.realm, p.reason, p.older, typed()]);
     const filtered = () => p.realm || p.reason || p.older || typed();
@@ -237,7 +247,20 @@ export async function waiting({page, title, session, parameters: p, now, early,
         update(body, silence(it), !it.complete && !it.sought && filtered() &&
             h('p', {}, h('button', {type: 'button', id: 'search-all',
                 onclick: seek}, 'Search all ' + number(total()))),
-        view(it, p, may, tick));
+        view(it, p, may, tick, looks));
+    }
+    // At first all that the audit log has of it; then what is new there.
+    async function seeLooks() {
+        try {
+            const {lines} = await get('audit?' + query({limit: READ, action:
+                seen ? '' : 'acknowledge'}));
+            lines.reverse().filter((l) => l.action === 'acknowledge' &&
+                l.step === 'done').forEach((l) => looks.set(l.name, l));
+            seen = true;
+        } catch (problem) { // the list is worth showing without it
+            if (problem.status === 401)
+                throw problem;
+        }
     }
     function progress(n, stop) {
         fill(body, h('p', {}, 'Looked at ' + number(n) + ' of ' + number(total()) +
@@ -283,10 +306,12 @@ export async function waiting({page, title, session, parameters: p, now, early,
     }
     page.append(title('Waiting for a decision', says), filters(p, typedMore), place,
                 body);
+    await seeLooks();
     await read();
     again(async () => {
         if (seeking)
             return;
+        await seeLooks();
         if (it.all.length <= AGAIN_MAX && !it.sought)
             await read();
         else
