@@ -127,16 +127,16 @@ def test_decisions_about_messages_are_written_down(store, tmp_path):
                  env=env)
     db = sqlite3.connect(at)
     db.execute("INSERT INTO once_parked(consumer,id,state,attempts,due_ms,"
-               "at_ms,type,headers,body,error,filed) VALUES('c','id-c',2,3,0,"
+               "at_ms,type,headers,body,error,filed) VALUES('c','id-c',3,3,0,"
                "1,'t','',x'','no',0)")
     db.commit()
-    said = store.once("messages", "outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    said = store.once("messages", "outbox", "drop", "1", "ready", "--attempt", "0", *WHY, env=env)
     assert said.returncode == 0, said
-    for words in (["messages", "outbox", "drop", "2", "--attempt", "7"],
+    for words in (["messages", "outbox", "drop", "2", "ready", "--attempt", "7"],
                   ["messages", "saga", "abort", "id-d", "--at-version", "1"]):
         assert store.once(*words, *WHY, env=env).returncode == 1
-    store.ok("messages", "parked", "drop", "1", "--attempt", "3", *WHY, env=env)
-    assert store.once("messages", "outbox", "drop", "99", "--attempt", "0", *WHY,
+    store.ok("messages", "parked", "drop", "1", "dead", "--attempt", "3", *WHY, env=env)
+    assert store.once("messages", "outbox", "drop", "99", "ready", "--attempt", "0", *WHY,
                       env=env).returncode == 1  # there is no such row
     found = [(x["step"], x["action"], x["name"], x.get("detail"), x["why"])
              for x in lines(store) if x["step"] != "log"]
@@ -156,7 +156,7 @@ def test_nothing_is_decided_about_messages_without_the_intent(store, tmp_path):
            "ONCE_AUDIT": str(tmp_path)}
     store.ok("messages", "init", env=env)
     store.ok("messages", "emit", "--route", "orders", stdin=b"{}", env=env)
-    said = store.once("messages", "outbox", "drop", "1", "--attempt", "0", *WHY, env=env)
+    said = store.once("messages", "outbox", "drop", "1", "ready", "--attempt", "0", *WHY, env=env)
     assert said.returncode == 3 and b"Nothing was decided" in said.stderr
     said = store.once("messages", "saga", "abort", "g", "--at-version", "1", *WHY, env=env)
     assert said.returncode == 3 and b"Nothing was decided" in said.stderr

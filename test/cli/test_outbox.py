@@ -16,6 +16,7 @@ from once_cli import Store, on_terminal
 from test_servers import server  # noqa: F401 pylint: disable=unused-import
 
 DEAD, INDETERMINATE = 3, 4
+PHASES = ["ready", "waiting", "done", "dead", "indeterminate"]
 
 
 class Shop(Store):
@@ -114,8 +115,12 @@ def test_show_has_everything_but_bodies(shop):
     ("drop", DEAD, None), ("drop", 0, None)])
 def test_a_decision_changes_what_was_seen(shop, action, phase, becomes):
     shop.emit(phase=phase, attempts=3)
-    decide = ["messages", "outbox", action, "1", "--why", "ticket 12", "--attempt"]
+    words = ["messages", "outbox", action, "1"]
+    why = ["--why", "ticket 12", "--attempt"]
+    decide = [*words, PHASES[phase], *why]
     shop.bad(1, "refused", *decide, "2")
+    for other in set(range(5)) - {phase}:  # as after the retry of another operator
+        shop.bad(1, "refused", *words, PHASES[other], *why, "3")
     assert shop.sql("SELECT phase FROM once_outbox") == [(phase,)]
     assert shop.ok(*decide, "3") == "1\t%s\n" % action
     rows = shop.sql("SELECT phase,error FROM once_outbox")
@@ -132,20 +137,21 @@ def test_a_decision_changes_what_was_seen(shop, action, phase, becomes):
 def test_a_row_that_a_relay_has_is_left_alone(shop):
     shop.emit(attempts=1, lease_ms=int(time.time() * 1000) + 600000)
     assert shop.ok("messages", "outbox", "ls").split("\t")[2] == "leased"
-    shop.bad(1, "refused", "messages", "outbox", "drop", "1", "--attempt", "1", "--why",
+    shop.bad(1, "refused", "messages", "outbox", "drop", "1", "ready", "--attempt", "1", "--why",
              "x")
 
 
 @pytest.mark.parametrize("words, text", [
     ([], "say one of"), (["remove"], "say one of"), (["stats", "1"], "no further"),
-    (["show"], "the number or the gid"), (["show", "x"], "the row's number"),
+    (["show"], "the number or the gid"), (["drop", "1"], "number and the phase"),
+    (["drop", "1", "gone"], "one of ready"), (["show", "x"], "the row's number"),
     (["show", "1", "--body", "--json"], "exclude"),
     (["ls", "--why", "x"], "--why does not go with ls"),
     (["ls", "--route", "a b"], "visible"),
     (["ls", "gone"], "one of ready waiting"),
-    (["retry", "1", "--why", "x"], "requires --attempt"),
-    (["retry", "1", "--attempt", "1"], "--why TEXT is needed"),
-    (["retry", "1", "--attempt", "1", "--why", "x" * 300], "too long"),
+    (["retry", "1", "dead", "--why", "x"], "requires --attempt"),
+    (["retry", "1", "dead", "--attempt", "1"], "--why TEXT is needed"),
+    (["retry", "1", "dead", "--attempt", "1", "--why", "x" * 300], "too long"),
     (["purge", "--older", "soon"], "--older")])
 def test_what_cannot_be_is_said(shop, words, text):
     shop.emit(phase=DEAD, attempts=1)
@@ -195,11 +201,11 @@ def test_parked_messages_are_decided_about(shop):
     shop.park(id="b", state=INDETERMINATE)
     shop.park(id="c")
     decide = ["--why", "ticket 12", "--attempt"]
-    shop.bad(1, "refused", "messages", "parked", "retry", "1", *decide, "1")
-    shop.bad(1, "refused", "messages", "parked", "resolve", "1", *decide, "2")
-    shop.ok("messages", "parked", "retry", "1", *decide, "2")
-    shop.ok("messages", "parked", "resolve", "2", *decide, "2")
-    assert json.loads(shop.ok("messages", "parked", "drop", "3", *decide, "2", "--json")) \
+    shop.bad(1, "refused", "messages", "parked", "retry", "1", "dead", *decide, "1")
+    shop.bad(1, "refused", "messages", "parked", "resolve", "1", "indeterminate", *decide, "2")
+    shop.ok("messages", "parked", "retry", "1", "dead", *decide, "2")
+    shop.ok("messages", "parked", "resolve", "2", "indeterminate", *decide, "2")
+    assert json.loads(shop.ok("messages", "parked", "drop", "3", "dead", *decide, "2", "--json")) \
         == {"row": 3, "decision": "drop"}
     assert shop.sql("SELECT no,state,attempts FROM once_parked") == [(1, 1, 0)]
     assert shop.ok("messages", "parked", "stats").split("\t")[:4] == ["c", "1", "0", "0"]
@@ -229,9 +235,9 @@ def test_the_same_on_postgres(server):  # noqa: F811
     sql("SELECT once.inbox_park('c', 'a', NULL, 3, 0, NULL, '', '', 'x', 'y')")
     assert once("messages", "outbox", "ls").split("\t")[:4] == ["1", "r", "dead", "1"]
     assert once("messages", "outbox", "show", "1", "--body") == "the body"
-    once("messages", "outbox", "retry", "1", "--attempt", "1", "--why", "ticket 12")
+    once("messages", "outbox", "retry", "1", "dead", "--attempt", "1", "--why", "ticket 12")
     assert once("messages", "outbox", "stats").split("\t")[:2] == ["r", "1"]
     once("messages", "outbox", "purge")
     assert once("messages", "parked", "ls").split("\t")[:4] == ["1", "c", "dead", "0"]
-    once("messages", "parked", "drop", "1", "--attempt", "0", "--why", "ticket 12")
+    once("messages", "parked", "drop", "1", "dead", "--attempt", "0", "--why", "ticket 12")
     assert once("messages", "parked", "stats") == ""

@@ -297,7 +297,7 @@ class Run:
             subprocess.run(
                 [self.once, "--database", self.db.direct, "messages", what,
                  "drop",
-                 str(row[0]), "--attempt", str(row[1]), "--why", "poison"],
+                 str(row[0]), "dead", "--attempt", str(row[1]), "--why", "poison"],
                 check=True, stdout=subprocess.DEVNULL)
 
     @property

@@ -83,6 +83,6 @@ def retry(run):
         " 'outside' AND id IN (SELECT id FROM orders WHERE kind NOT IN %s) AND"
         " id NOT IN (SELECT id FROM effect)" % (run.db.prefix, DEADLY))
     for no, attempts in rows:
-        once(run, "parked", "retry", str(no), "--attempt", str(attempts),
+        once(run, "parked", "retry", str(no), "dead", "--attempt", str(attempts),
              "--why", "the clock was wrong")
     run.note("%d dead letters are retried" % len(rows))

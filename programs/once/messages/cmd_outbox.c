@@ -16,7 +16,7 @@ static const char help[] =
     "usage: once messages outbox ls [PHASE] [--route R] [--after SEQ]\n"
     "                               [--max N | --all]\n"
     "       once messages outbox show SEQ [--body | --reply]\n"
-    "       once messages outbox retry|drop|resolve SEQ --attempt N --why TEXT\n"
+    "       once messages outbox retry|drop|resolve SEQ PHASE --attempt N --why TEXT\n"
     "       once messages outbox purge [--older TIME]\n"
     "       once messages outbox stats\n"
     "\n"
@@ -33,7 +33,7 @@ static const char help[] =
     "  --ids          ids, keys and sagas as they are: who has an id can use it.\n"
     "                 Otherwise the first 16 digits of their SHA-256\n"
     "  --body, --reply   the message's body, or the target's reply, and nothing else\n"
-    "  --attempt N    attempts as ls and show print them; refused if changed\n"
+    "  --attempt N    with PHASE as ls and show print them; refused if changed\n"
     "  --why TEXT     kept with the row, with your name and the time (UTC)\n"
     "  --audit FILE   the log that it is written to first (or off)\n"
     "  --older TIME   done longer ago than this (7d)\n"
@@ -209,12 +209,12 @@ static void say_next(const struct cli *c, const void *row, json_t *o)
         (out->phase != ONCE__ROW_DEAD && out->phase != ONCE__ROW_INDETERMINATE))
         return;
     printf("\n%s Then say what becomes of it:\n"
-           "  once messages outbox retry %lld --attempt %u --why TEXT   (or "
+           "  once messages outbox retry %lld %s --attempt %u --why TEXT   (or "
            "drop, resolve)\n",
            out->phase == ONCE__ROW_DEAD
                ? "It was not taken."
                : "It is not known whether it was taken. Find out.",
-           (long long)out->seq, out->attempts);
+           (long long)out->seq, phases[out->phase], out->attempts);
 }
 
 #define WORDS "ls show retry drop resolve purge stats"

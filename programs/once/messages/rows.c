@@ -172,7 +172,7 @@ static int decide(const struct cli *c, const once_tx *tx, struct cli_rows *r)
         .verb = r->verb->name,
         .no = r->kind->numbered ? cli_rows_number(r->name) : 0,
         .gid = r->kind->numbered ? NULL : r->name,
-        .phase = -1,
+        .phase = r->phase,
         .seen = (uint32_t)r->seen,
         .step = (size_t)r->step,
         .why = r->why,
@@ -347,7 +347,7 @@ static int read_phase(const struct cli *c, struct cli_rows *r, const char *text)
         n += (size_t)snprintf(all + n, sizeof(all) - n, " %s",
                               r->kind->phases[i]);
     }
-    return cli_usage(c, "ls shows one of%s", all);
+    return cli_usage(c, "the phase is one of%s", all);
 }
 
 static int check_number(const struct cli *c, const struct cli_rows *r,
@@ -358,6 +358,22 @@ static int check_number(const struct cli *c, const struct cli_rows *r,
     return r->kind->numbered && text != NULL
                ? cli_read_number(c, what, text, 0, INT64_MAX, &n)
                : CLI_OK;
+}
+
+static int words_of(const struct cli_rows_verb *v,
+                    const struct cli_rows_kind *kind)
+{
+    return 1 + v->one + (v->run == decide && kind->numbered);
+}
+
+static const char *requires(const struct cli_rows_verb *v,
+                            const struct cli_rows_kind *kind)
+{
+    if (words_of(v, kind) == 3)
+        return "the number and the phase of one, as ls prints them";
+    if (v->one)
+        return "the number or the gid of one, as ls prints it";
+    return "no further word";
 }
 
 static int read_words(const struct cli *c, struct cli_rows *r, int n,
@@ -373,16 +389,12 @@ static int read_words(const struct cli *c, struct cli_rows *r, int n,
     if (n == 0 || v->name == NULL)
         return cli_usage(c, "say one of %s", r->kind->words);
     r->verb = v;
-    if (v->one ? n != 2 : n > 1 + (v->run == ls))
-        return cli_usage(c,
-                         v->one ? "%s requires the number or the gid of one, "
-                                  "as ls prints it"
-                                : "%s takes no further word",
-                         v->name);
+    if (n != words_of(v, r->kind) && (v->run != ls || n != 2))
+        return cli_usage(c, "%s requires %s", v->name, requires(v, r->kind));
     if (v->one)
         r->name = words[1];
-    else if (n == 2)
-        rc = read_phase(c, r, words[1]);
+    if (n == 3 || (n == 2 && !v->one))
+        rc = read_phase(c, r, words[n - 1]);
     if (rc == CLI_OK)
         rc = check_number(c, r, "the row's number", r->name);
     if (rc == CLI_OK)

@@ -3,8 +3,7 @@
  * decide.c - an operator decides about a row, a parked message or a saga.
  *
  * The database compares the phase and the attempts that the operator was shown in
- * the same step in which it decides: a retry changes the phase alone. Where no
- * phase was shown it is the one that is read here.
+ * the same step in which it decides: a retry changes the phase alone.
  * The audit log names an id by its SHA-256, since who has an id can use it.
  */
 #include "operate/messages/decide.h"
@@ -47,14 +46,9 @@ static const struct verb *find(const once__message_choice *choice)
 
 /* ---- What it is about ---------------------------------------------------- */
 
-struct subject {
-    uint8_t name[ONCE__AUDIT_HASH]; /* of its id */
-    int phase;
-};
-
-/* ONCE_OK, or ONCE_FREE. A saga goes by the gid that was given. */
-static int read_subject(const once_tx *tx, const once__message_choice *choice,
-                        struct subject *s, once_error *err)
+/* Of its id. ONCE_OK, or ONCE_FREE. A saga goes by the gid that was given. */
+static int read_name(const once_tx *tx, const once__message_choice *choice,
+                     uint8_t name[ONCE__AUDIT_HASH], once_error *err)
 {
     struct once__outgoing_list rows = {.n = 0};
     struct once__parked_list parked = {.n = 0};
@@ -63,21 +57,17 @@ static int read_subject(const once_tx *tx, const once__message_choice *choice,
 
     if (choice->kind == ONCE__MESSAGE_OUTBOX) {
         rc = once__outbox_get(tx, choice->no, &rows, err);
-        if (rc == ONCE_OK && rows.n == 1) {
+        if (rc == ONCE_OK && rows.n == 1)
             id = rows.rows[0].m.id;
-            s->phase = rows.rows[0].phase;
-        }
     } else if (choice->kind == ONCE__MESSAGE_PARKED) {
         rc = once__parked_get(tx, choice->no, &parked, err);
-        if (rc == ONCE_OK && parked.n == 1) {
+        if (rc == ONCE_OK && parked.n == 1)
             id = parked.rows[0].m.id;
-            s->phase = parked.rows[0].state;
-        }
     }
     if (rc != ONCE_OK)
         return rc;
     if (id != NULL)
-        once__audit_digest((once_bytes){id, strlen(id)}, s->name);
+        once__audit_digest((once_bytes){id, strlen(id)}, name);
     if (rows.n == 1)
         once__outgoing_clear(&rows);
     if (parked.n == 1)
@@ -86,17 +76,17 @@ static int read_subject(const once_tx *tx, const once__message_choice *choice,
 }
 
 static int apply(const once_tx *tx, const once__message_choice *choice,
-                 const struct verb *v, int phase, once_error *err)
+                 const struct verb *v, once_error *err)
 {
     char note[ONCE__NOTE_SIZE];
 
     once__note_make(choice->who, choice->program, NULL, choice->verb,
                     choice->why, note);
     if (choice->kind == ONCE__MESSAGE_OUTBOX)
-        return once__outbox_decide(tx, choice->no, phase, choice->seen,
+        return once__outbox_decide(tx, choice->no, choice->phase, choice->seen,
                                    v->value, note, err);
     if (choice->kind == ONCE__MESSAGE_PARKED)
-        return once__parked_decide(tx, choice->no, phase, choice->seen,
+        return once__parked_decide(tx, choice->no, choice->phase, choice->seen,
                                    v->value, note, err);
     return once__saga_decide(
         tx, choice->gid,
@@ -120,9 +110,9 @@ int once__message_decide(const once_tx *tx, const once__message_choice *choice,
                          once_error *err, once_error *log)
 {
     const struct verb *v = find(choice);
-    struct subject s = {{0}, 0};
+    uint8_t name[ONCE__AUDIT_HASH] = {0};
     once__audit_entry entry = {.who = choice->who,
-                               .name = s.name,
+                               .name = name,
                                .attempt = choice->gid ? 0 : choice->seen,
                                .why = choice->why};
     once_error why = {0, ""};
@@ -133,7 +123,7 @@ int once__message_decide(const once_tx *tx, const once__message_choice *choice,
     if (v == NULL)
         return once__fail(err, ONCE_EINVAL, "%s: cannot be decided here",
                           choice->verb);
-    rc = read_subject(tx, choice, &s, err);
+    rc = read_name(tx, choice, name, err);
     if (rc != ONCE_OK)
         return rc;
     entry.action = v->action;
@@ -141,8 +131,7 @@ int once__message_decide(const once_tx *tx, const once__message_choice *choice,
         return once__fail(err, ONCE_EOPEN,
                           ONCE__UNAUDITED "%.200s. Nothing was decided",
                           why.text);
-    rc =
-        apply(tx, choice, v, choice->phase >= 0 ? choice->phase : s.phase, err);
+    rc = apply(tx, choice, v, err);
     (void)snprintf(row, sizeof(row), "row %lld", (long long)choice->no);
     /* After an error it stands as it is: `log` says what is missing. */
     (void)!once__audit_end(choice->audit, &entry, seq, step_of(rc),

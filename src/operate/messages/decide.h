@@ -26,7 +26,7 @@ typedef struct once__message_choice {
     const char *verb; /* "retry", "drop", "resolve", "abort"               */
     int64_t no;       /* of the row or the message                         */
     const char *gid;  /* of the saga                                       */
-    int phase;        /* of the row or message, as shown; -1: as it is now */
+    int phase;        /* of the row or message, as shown                   */
     uint32_t seen;    /* the attempts, or the saga's version, as shown     */
     size_t step;      /* of a saga, from 1: "resolve" alone                */
     const char *why, *program;
