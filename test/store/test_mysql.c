@@ -1397,6 +1397,7 @@ static unsigned long millions = 1;
 /* Of them a million each time: all of them are one transaction too long. */
 static void fill_many(MYSQL *m)
 {
+    char n[64];
     unsigned long i;
 
     T_EQ(
@@ -1411,6 +1412,8 @@ static void fill_many(MYSQL *m)
         T_EQ(run(m, NULL, "SET @last = @last + 1000000"), 0);
     }
     T_EQ(run(m, NULL, "ANALYZE TABLE once_record"), 0);
+    T_EQ(run(m, n, "SELECT COUNT(*) FROM once_record"), 0);
+    T_EQ(strtoul(n, NULL, 10), millions * 1000000);
 }
 
 /* Rows that all sessions have read so far. */
