@@ -18,6 +18,7 @@ HERE = ROOT / "test/message/drivers"
 PAGE = ROOT / "docs/mysql.md"
 JAR = "/usr/share/java/mariadb-java-client.jar"
 GO = "/usr/share/gocode"
+MYSQL2 = "mysql2@3.24.6"
 # Each backslash and quote that a notation of strings knows, and four bytes of UTF-8.
 TEXT = r'''{"path": "C:\\temp\new", "x": "\'%s\000", "é": "%_?:é", "\u00e9": "😀"}'''
 
@@ -73,7 +74,20 @@ def node(folder):
     return ["node", program("mysql_calls.js", folder, "js")], env
 
 
-DRIVERS = {"pymysql": python, "jdbc": java, "go": go, "node": node}
+def node2(folder):
+    """Debian has no mysql2."""
+    modules = folder / "node_modules"
+    if shutil.which("npm") is None or subprocess.run(
+            ["npm", "install", "--silent", "--no-audit", "--no-fund", MYSQL2],
+            cwd=folder, capture_output=True, check=False, timeout=PATIENCE,
+            env=dict(os.environ, npm_config_fetch_retries="0")).returncode:
+        pytest.skip("mysql2 was NOT run: npm is not there, or cannot fetch it")
+    at = program("mysql_calls.js", folder, "js")
+    at.write_text(at.read_text().replace("require('mysql')", "require('mysql2')"))
+    return ["node", at], {"NODE_PATH": str(modules)}
+
+
+DRIVERS = {"pymysql": python, "jdbc": java, "go": go, "node": node, "mysql2": node2}
 
 
 @pytest.fixture(name="shop")
