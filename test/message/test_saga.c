@@ -570,7 +570,7 @@ static void keep_no_other_waiting(const char *damage)
 
     start(&d, "a", 0);
     start(&d, "b", 0);
-    sql(&d, NULL, damage);
+    sql(&d, NULL, "%s", damage);
     settle(&d, "a/1/try", DONE);
     settle(&d, "b/1/try", DONE);
     T_EQ(once__saga_due(&d.tx, &tally, NULL), ONCE_ECORRUPT);
