@@ -8,10 +8,11 @@ class Bill {
         try (Connection db = DriverManager.getConnection(System.getenv("JDBC"))) {
             db.setAutoCommit(false);
             PreparedStatement claim = db.prepareStatement(
-                "SELECT once.inbox_claim('billing', ?, ?, ?)");
-            claim.setString(1, System.getenv("ONCE_ID"));
-            claim.setBytes(2, MessageDigest.getInstance("SHA-256").digest(body));
-            claim.setInt(3, Integer.parseInt(System.getenv("ONCE_ATTEMPT")));
+                "SELECT once.inbox_claim(?, ?, ?, ?)");
+            claim.setString(1, System.getenv("ONCE_CONSUMER"));
+            claim.setString(2, System.getenv("ONCE_ID"));
+            claim.setBytes(3, MessageDigest.getInstance("SHA-256").digest(body));
+            claim.setInt(4, Integer.parseInt(System.getenv("ONCE_ATTEMPT")));
             ResultSet answer = claim.executeQuery();
             answer.next();
             if (answer.getString(1).equals("run")) {

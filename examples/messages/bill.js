@@ -8,9 +8,9 @@ async function main() {
   await db.connect();
   await db.query('BEGIN');
   const { rows: [{ answer }] } = await db.query(
-    "SELECT once.inbox_claim('billing', $1, $2, $3) AS answer",
-    [process.env.ONCE_ID, createHash('sha256').update(body).digest(),
-      process.env.ONCE_ATTEMPT]);
+    'SELECT once.inbox_claim($1, $2, $3, $4) AS answer',
+    [process.env.ONCE_CONSUMER, process.env.ONCE_ID,
+      createHash('sha256').update(body).digest(), process.env.ONCE_ATTEMPT]);
   if (answer === 'run') {
     const { order, cents } = JSON.parse(body);
     await db.query('INSERT INTO invoice (order_id, cents) VALUES ($1, $2)',

@@ -49,8 +49,8 @@ static const char help[] =
     "nats://HOST/?stream=S&durable=D, redis://HOST/?stream=S&group=G,\n"
     "kafka://HOSTS/TOPIC?group=G, or @FILE for a URL with a password. COMMAND gets\n"
     "the body as input, and ONCE_ID, ONCE_KEY, ONCE_TYPE, ONCE_ATTEMPT. It ends with\n"
-    "0: done; 75: not now; 65: never; other: failed, runs again. Killed: unknown,\n"
-    "kept as indeterminate. man 1 once\n"
+    "0: done; 75: not now; 65: never; other: failed, runs again. Killed: outside it\n"
+    "is kept as indeterminate, inside it runs again. man 1 once\n"
     "  --effect outside   not in the database: each run is a call (default), or\n"
     "           inside    COMMAND calls once.inbox_claim() in its own transaction\n"
     "  --sql STATEMENT    in the inbox's transaction: $1 id, $2 body, $3 key, $4 type\n"
@@ -495,7 +495,8 @@ static int check(struct consume *k)
         return cli_which_database(c);
     if (outside && (c->store == NULL || c->store[0] == '\0'))
         return cli_usage(c, "which store keeps the calls? Say --store URL or "
-                            "set ONCE_STORE");
+                            "set ONCE_STORE; if COMMAND claims by itself, "
+                            "--effect inside");
     /* The consumer's name is the group of its calls. */
     return outside ? cli_read_group(c, k->o.consumer, group) : CLI_OK;
 }
