@@ -69,8 +69,8 @@ static int shared_map(struct once__journal *j, once_error *err)
         mmap(NULL, HEAD, PROT_READ | PROT_WRITE, MAP_SHARED, j->memory, 0);
 
     if (head == MAP_FAILED)
-        return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
-                          strerror(errno));
+        return once__fail(err, ONCE_EOPEN, "%s: memory in /dev/shm: %s",
+                          j->path, strerror(errno));
     j->shared = head;
     return ONCE_OK;
 }
@@ -127,14 +127,14 @@ int once__shared_create(struct once__journal *j,
     once__shared_name(&j->self, id, name);
     j->memory = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (j->memory < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
-                          strerror(errno));
+        return once__fail(err, ONCE_EOPEN, "%s: memory in /dev/shm: %s",
+                          j->path, strerror(errno));
     rc = once__file_set_owner(j->lock_fd, j->memory) == 0
              ? posix_fallocate(j->memory, 0, HEAD)
              : errno;
     if (rc != 0) {
-        code = once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", j->path,
-                          strerror(rc));
+        code = once__fail(err, ONCE_EOPEN, "%s: memory in /dev/shm: %s",
+                          j->path, strerror(rc));
         goto out;
     }
     code = shared_map(j, err);
@@ -198,8 +198,9 @@ int once__shared_attach(struct once__journal *j,
     once__shared_name(&j->self, id, name);
     j->memory = shm_open(name, O_RDWR | O_CLOEXEC, 0);
     if (j->memory < 0 || fstat(j->memory, &st) != 0 || st.st_size < HEAD) {
-        code = once__fail(err, ONCE_EOPEN, "%s: no shared memory: %s", j->path,
-                          j->memory < 0 ? strerror(errno) : "too short");
+        code =
+            once__fail(err, ONCE_EOPEN, "%s: no memory in /dev/shm: %s",
+                       j->path, j->memory < 0 ? strerror(errno) : "too short");
         goto out;
     }
     errno = 0;
@@ -229,8 +230,8 @@ int once__shared_share(const struct once__journal *from,
 {
     out->memory = fcntl(from->memory, F_DUPFD_CLOEXEC, 0);
     if (out->memory < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: shared memory: %s", from->path,
-                          strerror(errno));
+        return once__fail(err, ONCE_EOPEN, "%s: memory in /dev/shm: %s",
+                          from->path, strerror(errno));
     return shared_map(out, err);
 }
 
