@@ -97,7 +97,7 @@ def test_an_order_that_a_header_names_is_named(world, console, chrome):
     ("success", 404, '"x9"', ["404 is no success to most clients."]),
     ("success", 500, '"x9"', ["500 is no success to most clients."]),
     ("success", 201, "x9 is done", ["The body is not JSON."]),
-    ("success", 201, "", ["The body is not JSON."]),
+    ("success", 201, "", ["The body is empty."]),
     ("failure", 200, '"x9"', ["200 is a success to most clients."]),
     ("failure", 503, '"x9"', ["Clients repeat after 503, with the same key, which "
                               "is never executed."]),
@@ -198,12 +198,33 @@ def test_one_body_for_two_requests_of_one_label_takes_a_tick(world, console, chr
                  "2 requests, each of its own, also where the label is the same")
     chrome.type("#why", "ticket 12")
     chrome.type("#digits", "2")
-    chrome.click("#decide")
-    assert [console.record(r["name"])["state"] for r in records] == \
-        2 * ["indeterminate"]
-    chrome.click("#for-all")
+    for tick in ("#for-all", "#looked-up"):
+        chrome.click("#decide")
+        assert [console.record(r["name"])["state"] for r in records] == \
+            2 * ["indeterminate"]
+        chrome.click(tick)
     chrome.click("#decide")
     chrome.shows("2 are decided.")
+
+
+def test_a_dry_run_of_many_comes_into_view(world, console, chrome):
+    records = of_one_label(world, console)
+    ticked(chrome, records)
+    says(chrome, "success", 201, '{"charge": "ch_1"}')
+    assert chrome.driver.switch_to.active_element.get_attribute("id") == "for-all"
+    assert chrome.run("const b = document.querySelector('.dry .title')"
+                      ".getBoundingClientRect();"
+                      "return b.top >= 0 && b.bottom <= innerHeight")
+
+
+def test_a_reason_that_was_typed_stays_while_the_answer_is_changed(
+        world, console, chrome):
+    world.lose("why-1")
+    chrome.go("record/main/" + waiting(console, "why-1")["name"])
+    says(chrome, "success", 201, '{"charge": "why-1"}')
+    chrome.type("#why", "ticket 12")
+    says(chrome, "success", 201, '{"charge": "why-1", "n": 1}')
+    assert chrome.find("#why").get_attribute("value") == "ticket 12"
 
 
 def test_many_are_shown_what_repeats_get_and_what_looks_wrong(world, console, chrome):

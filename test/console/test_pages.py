@@ -379,6 +379,7 @@ def test_ticks_survive_a_reload_and_are_what_is_decided(world, console, chrome):
     chrome.shows("2 requests of 2 can be decided")
     assert not chrome.driver.find_elements("id", "for-all")
     chrome.type("#why", "seen at the bank")
+    chrome.click("#looked-up")
     chrome.type("#digits", "2")
     chrome.click("#decide")
     chrome.shows("2 are decided.")
@@ -504,7 +505,7 @@ def test_a_batch_by_clicking(world, console, chrome):
     chrome.click("#check")
     chrome.shows("12 requests of 12 can be decided")
     chrome.shows("they are about 12 different orders")
-    for tick in ("#for-all", "#doubt-0", "#doubt-1"):  # 503, and no JSON
+    for tick in ("#for-all", "#doubt-0", "#doubt-1", "#looked-up"):  # 503, and no JSON
         chrome.click(tick)
     # One is decided by somebody else meanwhile.
     console.decide(waiting(console, "many5"), "applied")

@@ -7,7 +7,7 @@
 import {Problem, h, fill, post, ofStore, newKey, box, table, rowsOf, field, choice,
         trouble, base64, shown, reason, about, age, link, panel, pad, mark,
         many, refuse, decided, say} from './dom.js';
-import {doubts, doubtsOfMany, agree, oneForAll} from './doubts.js';
+import {doubts, doubtsOfMany, agree, oneForAll, lookedUp} from './doubts.js';
 import {gather, silence, fits, ticked, BATCH_MAX} from './waiting.js';
 
 const FILE_MAX = 1 << 20;
@@ -34,7 +34,8 @@ const hints = {
 };
 
 const advice = 'The client must send a new key to try again: this key is never ' +
-    'executed. Avoid 5xx and 429, which clients repeat by themselves.';
+    'executed. Avoid 5xx and 429, which clients repeat by themselves. Make sure that ' +
+    'the service is not still at it.';
 
 // ---- What is said
 
@@ -198,7 +199,7 @@ export function decisionForm(r, busy, done, reload) {
     const path = ofStore(r.store) + '/records/' + r.name + '/decision';
     const digits = r.name.slice(0, 8);
     const out = h('div', {id: 'checked'});
-    let key = newKey();
+    let key = newKey(), reason = '';
     const which = actions.map(([a]) => a).filter(
         (a) => a !== 'reopen' || r.takeover);
     const first = h('p', {}, h('button', {type: 'button', class: 'main',
@@ -208,6 +209,7 @@ export function decisionForm(r, busy, done, reload) {
     const draft = drafts.key(r);
     const says = sayForm(which, !r.takeover && 'It was made', (action) => {
         key = newKey();
+        reason = out.querySelector('#why')?.value || reason;
         first.hidden = action === 'acknowledge';
         fill(out, first.hidden && noteForm());
     }, draft);
@@ -283,6 +285,7 @@ export function decisionForm(r, busy, done, reload) {
                     'It cannot be undone.')));
             form.addEventListener('submit', decide);
             fill(out, form);
+            out.querySelector('#why').value = reason;
             out.querySelector('#doubt-0, #why').focus();
             say('Checked. Say how you know, and type the first eight digits.');
         } catch (problem) {
@@ -334,7 +337,7 @@ function lastForm(chosen, {action}, good, reply, decide) {
         chosen.length + ' can be decided; ' + (chosen.length - good.length) +
         ' would be refused.'),
     good.length > 0 && [preview(action, reply), oneForAll(good, action),
-        agree(doubtsOfMany(good, action, reply)),
+        agree(doubtsOfMany(good, action, reply)), lookedUp(good),
         reasonField('How do you know?', 'For all of them.'),
         field('Type how many are decided', h('input', {id: 'digits',
             required: true, autocomplete: 'off', pattern: String(good.length)}),
@@ -407,6 +410,9 @@ export async function batch({page, title, session, parameters, poll}) {
             pad(lastForm(chosen, what, good, reply,
                          (e) => decide(e, what, good)))),
             results('What would become of each', list, of));
+            out.scrollIntoView();
+            out.querySelector('#for-all, #doubt-0, #looked-up, #why')?.focus(
+                {preventScroll: true});
             say('The dry run has ended: ' + good.length + ' can be decided.');
         } catch (problem) {
             fill(out, problem.code !== 'field' && trouble(problem));
@@ -414,7 +420,7 @@ export async function batch({page, title, session, parameters, poll}) {
     }
     page.append(title('Decide many', chosen.length > 0 && 'The same decision for ' +
         'each of these, by its own fence, ten a second. It stops where the store ' +
-        'does not answer.', h('a', {class: 'way', href: '#/waiting'},
+        'does not answer. Find out at the service first, for each of them.', h('a', {class: 'way', href: '#/waiting'},
                               '\u2039 Waiting')));
     if (silent)
         page.append(silent);

@@ -49,7 +49,8 @@ function ofAnswer(action, {status, ...reply}) {
             status + ', with the same key, which is never executed.',
         type && /^application\/([\w.+-]+\+)?json\b/i.test(type.value) && !empty &&
             reply.body.shown === reply.body.bytes &&
-            readAsJson(textOf(reply.body)) === null && 'The body is not JSON.',
+            readAsJson(textOf(reply.body)) === null && 'The body is ' +
+            (reply.body.bytes === 0 ? 'empty.' : 'not JSON.'),
     ].filter(Boolean);
 }
 
@@ -81,6 +82,10 @@ const tick = (id, text) => h('label', {class: 'check', for: id}, h('input', {
 export const agree = (texts) => texts.length > 0 && box('waits', h('p', {},
     'Change the answer, or tick what is right all the same:'),
 texts.map((text, i) => tick('doubt-' + i, text)));
+
+// Of many, some may have been carried out and others not.
+export const lookedUp = (list) => list.length > 1 &&
+    tick('looked-up', 'I looked each of them up at the service');
 
 // One answer for many requests is seldom right.
 export function oneForAll(list, action) {
