@@ -795,6 +795,8 @@ int main(int argc, char **argv)
         (void)fprintf(stderr, "usage: test_broker KIND [SERVER]\n");
         return 2;
     }
+    if (strcmp(kind->name, "kafka") == 0)
+        kit_skip_c11_threads();
     server = argc > 2 ? argv[2] : kind->server;
     run_kind();
     return t_done();

@@ -1088,6 +1088,7 @@ int main(int argc, char **argv)
     const char *only = argc > 1 ? argv[1] : NULL;
     int real = getenv("ONCE_KAFKA") != NULL;
 
+    kit_skip_c11_threads();
     (void)signal(SIGPIPE, SIG_IGN);
     if (only != NULL && strcmp(only, "tls") == 0) {
         T_RUN(with_tls_messages_go_and_come);
