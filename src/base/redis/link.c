@@ -34,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/redis/redis.h"
@@ -41,8 +42,8 @@
 
 enum {
     BACKOFF_MS = 10,
-    BACKOFF_STEPS = 7, /* up to 1,280 ms */
-    LIMITS = 16,       /* times timeout_ms, for a whole exchange */
+    BACKOFF_MOST_MS = 1280,
+    LIMITS = 16, /* times timeout_ms, for a whole exchange */
     WATCH_US = 1000000,
     CHUNK = 32 * 1024,
     KEEP_ROOM = 1 << 20 /* of a buffer, from call to call */
@@ -97,19 +98,8 @@ void once__redis_link_clear(struct once__redis_link *l)
     l->fd = -1;
 }
 
-/* A moment between half of the delay and all of it: clients of a server that
- * comes back must not come back together. */
-static uint64_t jitter(const struct once__redis_link *l, uint64_t ms)
-{
-    uint64_t x = once__redis_now_us() ^ (uint64_t)(uintptr_t)l;
-
-    x *= UINT64_C(0x9e3779b97f4a7c15);
-    return ms / 2 + (x >> 33) % (ms / 2 + 1);
-}
-
 void once__redis_link_fail(struct once__redis_link *l, const char *format, ...)
 {
-    unsigned steps = l->failures < BACKOFF_STEPS ? l->failures : BACKOFF_STEPS;
     char text[120];
     va_list args;
 
@@ -120,8 +110,8 @@ void once__redis_link_fail(struct once__redis_link *l, const char *format, ...)
                    l->place.host, *l->place.port ? ":" : "", l->place.port,
                    text);
     disconnect(l);
-    l->retry_ms = now_ms() + jitter(l, (uint64_t)BACKOFF_MS << steps);
-    l->failures++;
+    l->retry_ms = now_ms() + once__half_to_all(once__backoff(
+                                 BACKOFF_MS, BACKOFF_MOST_MS, ++l->failures));
 }
 
 void once__redis_link_reset(struct once__redis_link *l)

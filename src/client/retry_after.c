@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backoff.c - how long to pause: full jitter below a doubling limit, and what
- * the server asks for.
+ * retry_after.c - how long a server asks to wait.
  *
  * It refuses to guess dates: of the three forms that RFC 9110 (5.6.7) knows,
  * the two obsolete ones count as no Retry-After, and the pause is our own.
@@ -9,29 +8,6 @@
 #include "client/client.h"
 
 #include <string.h>
-
-uint64_t once__client_backoff(uint32_t first_ms, uint32_t most_ms, uint32_t n)
-{
-    uint64_t ms = first_ms;
-
-    for (; n > 1 && ms < most_ms; n--)
-        ms *= 2;
-    return ms < most_ms ? ms : most_ms;
-}
-
-uint64_t once__client_jitter(uint64_t most, uint64_t random)
-{
-    uint64_t share, n;
-
-    if (most == UINT64_MAX)
-        return random;
-    /* Equal shares, but for the last, which is larger by a rest. */
-    share = UINT64_MAX / (most + 1);
-    n = random / share;
-    return n < most ? n : most;
-}
-
-/* ---- Dates ------------------------------------------------------------- */
 
 /* Decimal digits and nothing else; -1 if one is none. */
 static int digits(const char *text, int n)
