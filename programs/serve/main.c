@@ -268,8 +268,8 @@ static int serve(struct serve *s, const char *where, int signals)
         turn(s, inner, signals);
     notify("STOPPING=1");
     serve_open_cancel(s);
-    until = serve_now_ms() + END_MS;
-    while (s->waiting > 0 && serve_now_ms() < until)
+    until = once__steady_ms() + END_MS;
+    while (s->waiting > 0 && once__steady_ms() < until)
         turn(s, inner, signals);
     (void)MHD_run(s->daemon); /* sends what was answered last */
     once_engine_close(s->engine);

@@ -34,6 +34,7 @@
 
 #include <once/http.h>
 
+#include "base/steady.h"
 #include "calls/guard/guard.h"
 #include "programs/serve/options.h"
 #include "programs/terminal/listen.h"
@@ -195,7 +196,6 @@ struct serve {
     uint64_t buffered, buffers; /* bytes of answers: now, and at most */
 };
 
-uint64_t serve_now_ms(void); /* of a clock that cannot be set */
 /* once_http_wake: from the engine's thread; `user` is a struct serve_open. */
 void serve_wake(void *user);
 

@@ -191,9 +191,9 @@ static int read_digits(const char **text, uint64_t *out)
     const char *p = *text;
     uint64_t n = 0;
 
-    if (once__hex_digit(*p) < 0 || once__hex_digit(*p) > 9)
+    if (!once__is_digit(*p))
         return -1;
-    for (; *p >= '0' && *p <= '9'; p++) {
+    for (; once__is_digit(*p); p++) {
         uint64_t d = (uint64_t)(*p - '0');
 
         if (n > (UINT64_MAX - d) / 10)
@@ -343,7 +343,8 @@ int cli_read_filter(const struct cli *c, const char *text,
     return CLI_OK;
 }
 
-/* Reads until the end or one byte over `most`; NULL without memory. */
+/* Reads until the end or one byte over `most`, with a NUL after it unless it is
+ * over; NULL without memory. */
 static uint8_t *read_all(FILE *in, size_t most, size_t *size)
 {
     size_t room = 0, n = 0;
@@ -363,6 +364,8 @@ static uint8_t *read_all(FILE *in, size_t most, size_t *size)
         data = more;
         n += fread(data + n, 1, room - n, in);
     } while (n == room && n <= most);
+    if (n < room)
+        data[n] = '\0';
     *size = n;
     return data;
 }
@@ -430,10 +433,7 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
     rc = cli_read_file(c, text + 1, CLI_SECRET_MAX, &bytes);
     if (rc != CLI_OK)
         return rc;
-    line = bytes.size == 0 ? strdup("") : strndup(bytes.data, bytes.size);
-    free((void *)(uintptr_t)bytes.data);
-    if (line == NULL)
-        return cli_say(c, CLI_STORE, "out of memory");
+    line = (char *)(uintptr_t)bytes.data;
     line[strcspn(line, "\r\n")] = '\0';
     *memory = line;
     *out = line;

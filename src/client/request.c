@@ -347,7 +347,6 @@ int once__headers_decode(once_bytes in, once_client_header **out, size_t *n)
 
 int once__client_mint(char key[ONCE__KEY_SIZE], once_error *err)
 {
-    static const char hex[] = "0123456789abcdef";
     uint8_t bytes[16];
     size_t i, at = 0, got = 0;
 
@@ -362,10 +361,9 @@ int once__client_mint(char key[ONCE__KEY_SIZE], once_error *err)
     for (i = 0; i < sizeof(bytes); i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             key[at++] = '-';
-        key[at++] = hex[bytes[i] >> 4];
-        key[at++] = hex[bytes[i] & 15];
+        once__hex(&bytes[i], 1, key + at);
+        at += 2;
     }
-    key[at] = '\0';
     return ONCE_OK;
 }
 

@@ -9,13 +9,15 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
+
 /* Decimal digits and nothing else; -1 if one is none. */
 static int digits(const char *text, int n)
 {
     int value = 0;
 
     for (; n > 0; n--, text++) {
-        if (*text < '0' || *text > '9')
+        if (!once__is_digit(*text))
             return -1;
         value = value * 10 + (*text - '0');
     }
@@ -81,7 +83,7 @@ static int read_seconds(once_bytes value, uint64_t *ms)
     if (value.size == 0)
         return -1;
     for (i = 0; i < value.size; i++) {
-        if (p[i] < '0' || p[i] > '9')
+        if (!once__is_digit(p[i]))
             return -1;
         s = s * 10 + (uint64_t)(p[i] - '0');
         if (s > most)

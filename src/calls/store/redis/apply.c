@@ -32,6 +32,7 @@
 
 #include "calls/core/transition.h"
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/arena.h"
 #include "calls/store/redis/redis.h"
 #include "calls/store/store.h"
@@ -534,7 +535,7 @@ static size_t one_round(struct once__redis_batch *s, size_t n)
 static void ask_all(struct once__redis_batch *s, size_t n)
 {
     uint64_t until =
-        once__redis_now_us() + s->net->config.timeout_ms * 1000 * LONG_CALL;
+        once__steady_us() + s->net->config.timeout_ms * 1000 * LONG_CALL;
     size_t i, round, left = 0;
 
     once__redis_clocks(s->net, s->items, n);
@@ -543,7 +544,7 @@ static void ask_all(struct once__redis_batch *s, size_t n)
         left += s->groups[i].item.ask != ONCE__REDIS_NOTHING;
     }
     for (round = 0; round < ROUNDS && left > 0; round++) {
-        if (once__redis_now_us() > until)
+        if (once__steady_us() > until)
             break;
         left = one_round(s, n);
     }

@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include "base/must.h"
+#include "base/steady.h"
 #include "calls/store/redis/redis.h"
 
 enum {
@@ -41,12 +42,12 @@ enum {
 
 uint64_t once__redis_server_us(const struct once__redis_link *l)
 {
-    return l->server_us + (once__redis_now_us() - l->heard_us);
+    return l->server_us + (once__steady_us() - l->heard_us);
 }
 
 static int older(const struct once__redis_link *l, uint64_t us)
 {
-    return l->heard_us == 0 || once__redis_now_us() - l->heard_us > us;
+    return l->heard_us == 0 || once__steady_us() - l->heard_us > us;
 }
 
 static int ask_time(struct once__redis_link *l)
@@ -83,7 +84,7 @@ static void hear_time(struct once__redis_link *l)
         return;
     }
     l->server_us = number(r->element[0]) * 1000000 + number(r->element[1]);
-    l->heard_us = once__redis_now_us();
+    l->heard_us = once__steady_us();
 }
 
 /* ---- Commands

@@ -18,15 +18,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/redis/redis.h"
 #include "calls/store/redis/swap.lua.h"
 
 enum { REFRESH_MS = 100 };
-
-static uint64_t now_ms(void)
-{
-    return once__redis_now_us() / 1000;
-}
 
 /* ---- Slots -------------------------------------------------------------- */
 
@@ -183,7 +179,7 @@ static struct once__redis_link *find_primary(struct once__redis_net *net)
 
     if (l->fd >= 0)
         return l;
-    if (now_ms() < l->retry_ms)
+    if (once__steady_ms() < l->retry_ms)
         return up(net, l); /* which says the trouble of last time */
     for (i = 0; i < net->config.host_count; i++)
         if (ask_sentinel(net, &net->config.hosts[i], &place)) {
@@ -262,7 +258,7 @@ static int refresh(struct once__redis_net *net)
 {
     size_t i, known = net->count;
 
-    net->refresh_ms = now_ms() + REFRESH_MS;
+    net->refresh_ms = once__steady_ms() + REFRESH_MS;
     for (i = 0; i < known; i++)
         if (net->nodes[i]->fd >= 0 && read_map(net, net->nodes[i]))
             return 1;
@@ -299,7 +295,7 @@ void once__redis_net_begin(struct once__redis_net *net)
     for (i = 0; i < net->count; i++)
         once__redis_link_reset(net->nodes[i]);
     if (net->config.mode == ONCE__REDIS_CLUSTER && net->stale &&
-        now_ms() >= net->refresh_ms)
+        once__steady_ms() >= net->refresh_ms)
         (void)refresh(net);
 }
 
