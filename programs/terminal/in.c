@@ -87,6 +87,36 @@ static int read_choice(const struct cli *c, const char *what, const char *words,
     return cli_usage(c, "%s is %.*s or %s", what, n, words, one);
 }
 
+/* cli_read_time(), back from now; or a day or a moment in UTC, "2026-03-01",
+ * "2026-03-01T08:00:00Z". In milliseconds since 1970. */
+static int read_when(const struct cli *c, const char *what, const char *text,
+                     uint64_t *out_ms)
+{
+    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
+    uint64_t age_ms = 0;
+    size_t i;
+    int rc;
+
+    for (i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        struct tm tm = {0};
+        const char *end = strptime(text, forms[i], &tm);
+
+        if (end != NULL && *end == '\0' && tm.tm_year >= 70) {
+            *out_ms = (uint64_t)timegm(&tm) * 1000;
+            return CLI_OK;
+        }
+    }
+    if (strchr(text, '-') != NULL)
+        return cli_usage(c,
+                         "%s is a time ago like 24h, a day like 2026-03-01 or "
+                         "a moment like 2026-03-01T08:00:00Z (UTC)",
+                         what);
+    rc = cli_read_time(c, what, text, &age_ms);
+    if (rc == CLI_OK)
+        *out_ms = cli_now_ms() - age_ms;
+    return rc;
+}
+
 /* To the place that the table has for it. */
 static int put(const struct cli *c, const struct cli_option *o, void *user)
 {
@@ -109,7 +139,7 @@ static int put(const struct cli *c, const struct cli_option *o, void *user)
     case CLI_TIME:
         return cli_read_time(c, what, optarg, at);
     case CLI_WHEN:
-        return cli_read_when(c, what, cli_now_ms(), optarg, at);
+        return read_when(c, what, optarg, at);
     default:
         *(const char **)at = optarg;
         return CLI_OK;
@@ -249,34 +279,6 @@ int cli_read_time(const struct cli *c, const char *what, const char *text,
                          what, (unsigned long long)(ONCE_KEEP_MAX_MS / day_ms));
     *out_ms = n * unit_ms;
     return CLI_OK;
-}
-
-int cli_read_when(const struct cli *c, const char *what, uint64_t now_ms,
-                  const char *text, uint64_t *out_ms)
-{
-    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
-    uint64_t age_ms = 0;
-    size_t i;
-    int rc;
-
-    for (i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-        struct tm tm = {0};
-        const char *end = strptime(text, forms[i], &tm);
-
-        if (end != NULL && *end == '\0' && tm.tm_year >= 70) {
-            *out_ms = (uint64_t)timegm(&tm) * 1000;
-            return CLI_OK;
-        }
-    }
-    if (strchr(text, '-') != NULL)
-        return cli_usage(c,
-                         "%s is a time ago like 24h, a day like 2026-03-01 or "
-                         "a moment like 2026-03-01T08:00:00Z (UTC)",
-                         what);
-    rc = cli_read_time(c, what, text, &age_ms);
-    if (rc == CLI_OK)
-        *out_ms = now_ms - age_ms;
-    return rc;
 }
 
 int cli_read_u32(const struct cli *c, const char *what, const char *text,

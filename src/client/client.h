@@ -164,9 +164,6 @@ ONCE_CHECK int once__headers_encode(const once_client_header *h, size_t n,
 ONCE_CHECK int once__headers_decode(once_bytes in, once_client_header **out,
                                     size_t *n);
 
-/* SHA-256 over length-framed parts. ONCE_OK or ONCE_ENOMEM. */
-ONCE_CHECK int once__client_sum(const once_bytes *parts, size_t n,
-                                uint8_t out[ONCE__DIGEST_SIZE]);
 /* The first 16 hex digits of the key's own sum. */
 ONCE_CHECK int once__client_hash(const char *key, char out[17]);
 /* Draws a key from the system's random source. ONCE_OK or ONCE_EOPEN. */

@@ -103,9 +103,6 @@ enum once__resolve_action {
     ONCE__FORCE        /* APPLIED, also of a claim whose lease has expired */
 };
 
-/* "success", "failure" ... as notes and the audit log have it. */
-const char *once__action_text(int action);
-
 typedef struct once__resolution {
     uint8_t name[ONCE_NAME_SIZE];
     uint64_t fence;    /* as the operator saw it             */

@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/bytes.h"
 
+/* As notes and the audit log have it. */
 static const char *const actions[] = {
     [ONCE__SUCCESS] = "success",
     [ONCE__FAILURE] = "failure",
@@ -30,11 +31,6 @@ static const char *const actions[] = {
     [ONCE__REOPEN] = "reopened",
     [ONCE__FORCE] = "applied by force",
 };
-
-const char *once__action_text(int action)
-{
-    return actions[action];
-}
 
 static const char *const verdicts[] = {
     [ONCE__RESOLVED] = "done",
@@ -177,7 +173,7 @@ static int settle(once_engine *e, const once__resolution *r, const char *mark,
     int rc;
 
     once__note_make(r->who, r->program, r->decision ? mark : NULL,
-                    once__action_text(r->action), r->why, note);
+                    actions[r->action], r->why, note);
     once_op_clear(out);
     *out = (once_op){.verb = reopen ? ONCE_OP_REOPEN : ONCE_OP_RESOLVE,
                      .kind = reopen                       ? ONCE_NO_KIND

@@ -292,7 +292,6 @@ void once__batch_run(once_engine *e);
 /* Ends all tasks that are ready, without asking the store. */
 void once__batch_abandon(once_engine *e);
 void once__store_failed(once_engine *e, const once_error *err);
-void once__store_answered(once_engine *e);
 
 /* ---- reaper.c ----------------------------------------------------------- */
 

@@ -42,7 +42,7 @@ static unsigned crc16(const uint8_t *p, size_t size)
 }
 
 /* A part in braces alone decides, if there is one: names are any bytes. */
-unsigned once__redis_slot(const void *key, size_t size)
+static unsigned slot_of(const void *key, size_t size)
 {
     const uint8_t *p = key, *end = p + size;
     const uint8_t *open = memchr(p, '{', size), *close;
@@ -279,7 +279,7 @@ struct once__redis_link *once__redis_net_route(struct once__redis_net *net,
     if (net->config.mode == ONCE__REDIS_SENTINEL)
         return find_primary(net);
     if (net->config.mode == ONCE__REDIS_CLUSTER)
-        node = net->slot[once__redis_slot(key, size)];
+        node = net->slot[slot_of(key, size)];
     if (node > 0)
         return up(net, net->nodes[node - 1]);
     (void)snprintf(net->trouble, sizeof(net->trouble),
