@@ -115,8 +115,7 @@ static int make_room(struct once__redis_batch *s, size_t n)
     return 1;
 }
 
-/* ---- What we wrote last
- * ------------------------------------------------------ */
+/* ---- What we wrote last -------------------------------------------------- */
 
 static struct known *known_slot(struct once__redis_batch *s,
                                 const uint8_t *name)
@@ -158,8 +157,7 @@ static void remember(struct once__redis_batch *s, const struct group *g)
     }
 }
 
-/* ---- Deciding
- * ----------------------------------------------------------------- */
+/* ---- Deciding ------------------------------------------------------------ */
 
 static uint64_t now_ms(const struct once__redis_batch *s,
                        const struct once__redis_link *l)
@@ -343,8 +341,7 @@ static void begin(struct once__redis_batch *s, struct group *g)
         ask_write(s, g);
 }
 
-/* ---- Answers
- * ------------------------------------------------------------------ */
+/* ---- Answers ------------------------------------------------------------- */
 
 static void show_error(struct group *g, int rc)
 {

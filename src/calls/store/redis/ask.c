@@ -37,8 +37,7 @@ enum {
     KEY = ONCE__REDIS_PREFIX + ONCE_NAME_SIZE
 };
 
-/* ---- The server's clock
- * ------------------------------------------------------ */
+/* ---- The server's clock -------------------------------------------------- */
 
 uint64_t once__redis_server_us(const struct once__redis_link *l)
 {
@@ -87,8 +86,7 @@ static void hear_time(struct once__redis_link *l)
     l->heard_us = once__steady_us();
 }
 
-/* ---- Commands
- * ----------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------ */
 
 /* Links that this round uses, each once. */
 struct round {
@@ -165,8 +163,7 @@ static int send_item(struct once__redis_item *item, struct once__redis_link *l,
     return once__redis_command(l, w.n, w.word, &item->index);
 }
 
-/* ---- Sending
- * ------------------------------------------------------------------ */
+/* ---- Sending ------------------------------------------------------------- */
 
 static void settle(struct once__redis_item *item, int rc)
 {
@@ -367,8 +364,7 @@ static void send_all(struct once__redis_net *net, struct round *round,
     end_swaps(net, round, &swaps);
 }
 
-/* ---- Replies
- * ------------------------------------------------------------------- */
+/* ---- Replies ------------------------------------------------------------- */
 
 /* "MOVED 1234 10.0.0.1:6379": 0 if it is not like that. A host that is not
  * named is the one that was asked. */

@@ -128,8 +128,7 @@ int once__redis_net_owns(const struct once__redis_net *net, size_t node)
     return 0;
 }
 
-/* ---- Sentinel
- * --------------------------------------------------------------- */
+/* ---- Sentinel ------------------------------------------------------------ */
 
 /* What one sentinel says: 1, and `*out` is the primary's address. */
 static int ask_sentinel(struct once__redis_net *net,
@@ -190,8 +189,7 @@ static struct once__redis_link *find_primary(struct once__redis_net *net)
     return NULL;
 }
 
-/* ---- Cluster
- * ---------------------------------------------------------------- */
+/* ---- Cluster ------------------------------------------------------------- */
 
 /* One line of CLUSTER SLOTS: from, to, then the primary as host and port. A
  * host that is not named is the one that was asked. */
@@ -268,8 +266,7 @@ static int refresh(struct once__redis_net *net)
     return 0;
 }
 
-/* ---- All of them
- * ------------------------------------------------------------ */
+/* ---- All of them --------------------------------------------------------- */
 
 struct once__redis_link *once__redis_net_route(struct once__redis_net *net,
                                                const void *key, size_t size)
