@@ -14,22 +14,23 @@
 #include <unistd.h>
 
 #include "base/named.h"
+#include "calls/store/store.h"
 
-/* The file or folder of "journal:PATH?..." and "sqlite:PATH?...": strdup()ed, or
- * NULL. */
+/* The path of a store in a file or a folder: strdup()ed, or NULL. */
 char *console_path_of(const struct console_store *s)
 {
+    const struct once__store_line *line = once__store_line_of(s->url);
     struct once__named *memory = calloc(1, sizeof(*memory));
     const char *url = NULL;
     char *path = NULL;
-    size_t n = strlen(s->driver);
 
-    if (memory != NULL &&
-        (strcmp(s->driver, "journal") == 0 ||
-         strcmp(s->driver, "sqlite") == 0) &&
-        once__named_url(s->url, memory, &url, NULL) == ONCE_OK &&
-        strncmp(url, s->driver, n) == 0 && url[n] == ':')
-        path = strndup(url + n + 1, strcspn(url + n + 1, "?"));
+    if (memory != NULL && line != NULL &&
+        (line->place == ONCE__STORE_FILE ||
+         line->place == ONCE__STORE_FOLDER) &&
+        once__named_url(s->url, memory, &url, NULL) == ONCE_OK) {
+        url += strcspn(url, ":");
+        path = strndup(url + 1, strcspn(url + 1, "?"));
+    }
     free(memory);
     return path;
 }

@@ -29,6 +29,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls/store/store.h"
+
 enum {
     TURN_MS = 100,
     END_MS = 10000, /* the store's own limits end what is asked before */
@@ -94,6 +96,7 @@ static int take(const struct cli *c, void *user, int o)
 
 static int read_options(struct cli *c, int argc, char **argv, struct options *p)
 {
+    const struct once__store_line *line;
     int rc = cli_read_args(c, argc, argv, take, p);
 
     if (rc == CLI_OK)
@@ -102,7 +105,8 @@ static int read_options(struct cli *c, int argc, char **argv, struct options *p)
         return rc;
     if (c->store == NULL || c->store[0] == '\0')
         return cli_usage(c, "which store? Say --store URL or set ONCE_STORE");
-    if (strncmp(c->store, "memory:", 7) == 0 && !p->may_forget)
+    line = once__store_line_of(c->store);
+    if (line != NULL && line->place == ONCE__STORE_PROCESS && !p->may_forget)
         return cli_usage(c, "a restart forgets memory:, and executes again "
                             "what was in it: if that may be, say --volatile");
     return CLI_OK;
@@ -268,8 +272,8 @@ static int serve(struct serve *s, const char *where, int signals)
         turn(s, inner, signals);
     notify("STOPPING=1");
     serve_open_cancel(s);
-    until = serve_now_ms() + END_MS;
-    while (s->waiting > 0 && serve_now_ms() < until)
+    until = once__steady_ms() + END_MS;
+    while (s->waiting > 0 && once__steady_ms() < until)
         turn(s, inner, signals);
     (void)MHD_run(s->daemon); /* sends what was answered last */
     once_engine_close(s->engine);

@@ -101,7 +101,7 @@ struct serve_open *serve_open_find(const struct serve *s,
 void serve_open_run(struct serve_open *o)
 {
     o->state = SERVE_RUNS;
-    o->until_ms = serve_now_ms() + o->route->run_ms;
+    o->until_ms = once__steady_ms() + o->route->run_ms;
     join(&o->route->running, &o->of_route);
 }
 
@@ -167,7 +167,7 @@ static int by_gone_id(const void *a, const void *b)
 
 void serve_gone_turn(struct serve *s)
 {
-    uint64_t now = serve_now_ms();
+    uint64_t now = once__steady_ms();
     struct serve_gone *g;
 
     while ((g = s->first_gone) != NULL && g->until_ms <= now) {
@@ -192,7 +192,7 @@ int serve_gone_note(struct serve *s, const uint8_t id[ONCE_TOKEN_SIZE])
     if (g == NULL)
         return 0;
     memcpy(g->id, id, sizeof(g->id));
-    g->until_ms = serve_now_ms() + SERVE_ABANDONED_MS;
+    g->until_ms = once__steady_ms() + SERVE_ABANDONED_MS;
     if (tsearch(g, &s->gone, by_gone_id) == NULL) {
         free(g);
         return 0;

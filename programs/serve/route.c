@@ -46,7 +46,8 @@ static int read_number(const char *text, const struct unit *units,
     return 0;
 }
 
-int serve_read_time(const char *text, uint64_t *ms)
+/* "24h" in milliseconds: 1, or 0. */
+static int read_time(const char *text, uint64_t *ms)
 {
     static const struct unit units[] = {
         {"", 1000},     {"ms", 1},       {"s", 1000}, {"m", 60000},
@@ -184,15 +185,15 @@ static int set(struct reading *r, enum kind kind, size_t offset,
         memcpy(at, &small, sizeof(small));
         return strcmp(text, "off") == 0;
     case RUN:
-        return serve_read_time(text, &r->run_ms) && r->run_ms >= 1000 &&
+        return read_time(text, &r->run_ms) && r->run_ms >= 1000 &&
                r->run_ms <= RUN_MOST_MS;
     case TIME32:
-        small = (uint32_t)(serve_read_time(text, &value) ? value : 0);
+        small = (uint32_t)(read_time(text, &value) ? value : 0);
         memcpy(at, &small, sizeof(small));
         return value > 0 && value <= UINT32_MAX;
     case TIME64:
         memcpy(at, &value, sizeof(value));
-        if (!serve_read_time(text, &value))
+        if (!read_time(text, &value))
             return 0;
         memcpy(at, &value, sizeof(value));
         return value > 0;

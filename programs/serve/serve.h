@@ -34,6 +34,7 @@
 
 #include <once/http.h>
 
+#include "base/steady.h"
 #include "calls/guard/guard.h"
 #include "programs/serve/options.h"
 #include "programs/terminal/listen.h"
@@ -195,7 +196,6 @@ struct serve {
     uint64_t buffered, buffers; /* bytes of answers: now, and at most */
 };
 
-uint64_t serve_now_ms(void); /* of a clock that cannot be set */
 /* once_http_wake: from the engine's thread; `user` is a struct serve_open. */
 void serve_wake(void *user);
 
@@ -327,8 +327,7 @@ struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms);
 int serve_route_name(struct serve *s, const char *text);
 /* The label of a begin: how long, or below zero. */
 int serve_label(const struct serve_call *k, char *out, size_t max);
-/* "24h" in milliseconds, "1m" in bytes: 1, or 0. */
-int serve_read_time(const char *text, uint64_t *ms);
+/* "1m" in bytes: 1, or 0. */
 int serve_read_size(const char *text, uint64_t *size);
 void serve_route_clear(struct serve *s);
 

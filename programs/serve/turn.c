@@ -73,7 +73,7 @@ static void time_out(struct serve_open *o)
 
 void serve_open_turn(struct serve *s)
 {
-    uint64_t now = serve_now_ms();
+    uint64_t now = once__steady_ms();
     struct serve_route *r;
 
     for (r = s->routes; r != NULL; r = r->next)

@@ -7,11 +7,6 @@
  */
 #include "programs/serve/serve.h"
 
-uint64_t serve_now_ms(void)
-{
-    return cli_steady_us() / 1000;
-}
-
 /* An exchange is in the list once: nobody asks for it before it went on. */
 void serve_wake(void *user)
 {

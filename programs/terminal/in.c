@@ -87,6 +87,36 @@ static int read_choice(const struct cli *c, const char *what, const char *words,
     return cli_usage(c, "%s is %.*s or %s", what, n, words, one);
 }
 
+/* cli_read_time(), back from now; or a day or a moment in UTC, "2026-03-01",
+ * "2026-03-01T08:00:00Z". In milliseconds since 1970. */
+static int read_when(const struct cli *c, const char *what, const char *text,
+                     uint64_t *out_ms)
+{
+    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
+    uint64_t age_ms = 0;
+    size_t i;
+    int rc;
+
+    for (i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
+        struct tm tm = {0};
+        const char *end = strptime(text, forms[i], &tm);
+
+        if (end != NULL && *end == '\0' && tm.tm_year >= 70) {
+            *out_ms = (uint64_t)timegm(&tm) * 1000;
+            return CLI_OK;
+        }
+    }
+    if (strchr(text, '-') != NULL)
+        return cli_usage(c,
+                         "%s is a time ago like 24h, a day like 2026-03-01 or "
+                         "a moment like 2026-03-01T08:00:00Z (UTC)",
+                         what);
+    rc = cli_read_time(c, what, text, &age_ms);
+    if (rc == CLI_OK)
+        *out_ms = cli_now_ms() - age_ms;
+    return rc;
+}
+
 /* To the place that the table has for it. */
 static int put(const struct cli *c, const struct cli_option *o, void *user)
 {
@@ -109,7 +139,7 @@ static int put(const struct cli *c, const struct cli_option *o, void *user)
     case CLI_TIME:
         return cli_read_time(c, what, optarg, at);
     case CLI_WHEN:
-        return cli_read_when(c, what, cli_now_ms(), optarg, at);
+        return read_when(c, what, optarg, at);
     default:
         *(const char **)at = optarg;
         return CLI_OK;
@@ -191,9 +221,9 @@ static int read_digits(const char **text, uint64_t *out)
     const char *p = *text;
     uint64_t n = 0;
 
-    if (once__hex_digit(*p) < 0 || once__hex_digit(*p) > 9)
+    if (!once__is_digit(*p))
         return -1;
-    for (; *p >= '0' && *p <= '9'; p++) {
+    for (; once__is_digit(*p); p++) {
         uint64_t d = (uint64_t)(*p - '0');
 
         if (n > (UINT64_MAX - d) / 10)
@@ -249,34 +279,6 @@ int cli_read_time(const struct cli *c, const char *what, const char *text,
                          what, (unsigned long long)(ONCE_KEEP_MAX_MS / day_ms));
     *out_ms = n * unit_ms;
     return CLI_OK;
-}
-
-int cli_read_when(const struct cli *c, const char *what, uint64_t now_ms,
-                  const char *text, uint64_t *out_ms)
-{
-    static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
-    uint64_t age_ms = 0;
-    size_t i;
-    int rc;
-
-    for (i = 0; i < sizeof(forms) / sizeof(forms[0]); i++) {
-        struct tm tm = {0};
-        const char *end = strptime(text, forms[i], &tm);
-
-        if (end != NULL && *end == '\0' && tm.tm_year >= 70) {
-            *out_ms = (uint64_t)timegm(&tm) * 1000;
-            return CLI_OK;
-        }
-    }
-    if (strchr(text, '-') != NULL)
-        return cli_usage(c,
-                         "%s is a time ago like 24h, a day like 2026-03-01 or "
-                         "a moment like 2026-03-01T08:00:00Z (UTC)",
-                         what);
-    rc = cli_read_time(c, what, text, &age_ms);
-    if (rc == CLI_OK)
-        *out_ms = now_ms - age_ms;
-    return rc;
 }
 
 int cli_read_u32(const struct cli *c, const char *what, const char *text,
@@ -343,7 +345,8 @@ int cli_read_filter(const struct cli *c, const char *text,
     return CLI_OK;
 }
 
-/* Reads until the end or one byte over `most`; NULL without memory. */
+/* Reads until the end or one byte over `most`, with a NUL after it unless it is
+ * over; NULL without memory. */
 static uint8_t *read_all(FILE *in, size_t most, size_t *size)
 {
     size_t room = 0, n = 0;
@@ -363,6 +366,8 @@ static uint8_t *read_all(FILE *in, size_t most, size_t *size)
         data = more;
         n += fread(data + n, 1, room - n, in);
     } while (n == room && n <= most);
+    if (n < room)
+        data[n] = '\0';
     *size = n;
     return data;
 }
@@ -430,10 +435,7 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
     rc = cli_read_file(c, text + 1, CLI_SECRET_MAX, &bytes);
     if (rc != CLI_OK)
         return rc;
-    line = bytes.size == 0 ? strdup("") : strndup(bytes.data, bytes.size);
-    free((void *)(uintptr_t)bytes.data);
-    if (line == NULL)
-        return cli_say(c, CLI_STORE, "out of memory");
+    line = (char *)(uintptr_t)bytes.data;
     line[strcspn(line, "\r\n")] = '\0';
     *memory = line;
     *out = line;

@@ -7,6 +7,7 @@
  */
 #include "programs/terminal/terminal.h"
 
+#include "base/bytes.h"
 #include "calls/http/http.h"
 
 #include <stdarg.h>
@@ -64,13 +65,9 @@ int cli_flush(const struct cli *c)
     return cli_say(c, CLI_STORE, "stdout: not all of it could be written");
 }
 
-void cli_hex(const uint8_t name[ONCE_NAME_SIZE], size_t digits, char *out)
+void cli_hex(const uint8_t *name, size_t digits, char *out)
 {
-    static const char hex[] = "0123456789abcdef";
-    size_t i;
-
-    for (i = 0; i < digits; i++)
-        out[i] = hex[(i % 2 ? name[i / 2] : name[i / 2] >> 4) & 15];
+    once__hex(name, (digits + 1) / 2, out);
     out[digits] = '\0';
 }
 

@@ -14,11 +14,6 @@
 
 enum { FIRST_MS = 1000, EVERY_MS = 200, BAR = 30 };
 
-uint64_t cli_steady_us(void)
-{
-    return once__clock_us(CLOCK_MONOTONIC);
-}
-
 uint64_t cli_now_ms(void)
 {
     return once__clock_us(CLOCK_REALTIME) / 1000;
@@ -34,7 +29,7 @@ void cli_progress_start(struct cli_progress *p, const struct cli *c,
 {
     p->c = isatty(STDERR_FILENO) ? c : NULL;
     p->what = what;
-    p->next_ms = cli_steady_us() / 1000 + FIRST_MS;
+    p->next_ms = once__steady_ms() + FIRST_MS;
     p->shown = 0;
 }
 
@@ -60,7 +55,7 @@ void cli_progress(struct cli_progress *p, double part, uint64_t n)
 
     if (p->c == NULL)
         return;
-    now_ms = cli_steady_us() / 1000;
+    now_ms = once__steady_ms();
     if (now_ms < p->next_ms)
         return;
     p->next_ms = now_ms + EVERY_MS;

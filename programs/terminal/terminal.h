@@ -170,10 +170,6 @@ int cli_read_number(const struct cli *c, const char *what, const char *text,
 /* "90s", "15m", "24h", "7d". */
 int cli_read_time(const struct cli *c, const char *what, const char *text,
                   uint64_t *out_ms);
-/* The same, back from `now_ms`; or a day or a moment in UTC, "2026-03-01",
- * "2026-03-01T08:00:00Z". In milliseconds since 1970. */
-int cli_read_when(const struct cli *c, const char *what, uint64_t now_ms,
-                  const char *text, uint64_t *out_ms);
 /* A number from 1, and a time up to a day in milliseconds. */
 int cli_read_u32(const struct cli *c, const char *what, const char *text,
                  uint32_t most, uint32_t *out);
@@ -186,7 +182,8 @@ int cli_read_group(const struct cli *c, const char *text,
  * cli_group() shows it. A gateway's realm may have spaces. */
 int cli_read_filter(const struct cli *c, const char *text,
                     uint8_t out[ONCE_GROUP_SIZE]);
-/* Reads all of `path`, "-" for stdin, into `*out`: free() its data. */
+/* Reads all of `path`, "-" for stdin, into `*out`: free() its data, which has a
+ * NUL at its end. */
 int cli_read_file(const struct cli *c, const char *path, size_t most,
                   once_bytes *out);
 
@@ -220,8 +217,7 @@ void cli_progress_end(struct cli_progress *p);
 /* How much of all names stands before this one: they are evenly spread. */
 double cli_part(const uint8_t name[ONCE_NAME_SIZE]);
 
-uint64_t cli_now_ms(void);    /* since 1970, of this host */
-uint64_t cli_steady_us(void); /* of a clock that cannot be set */
+uint64_t cli_now_ms(void); /* since 1970, of this host */
 
 /* ---- Output, out.c ------------------------------------------------------ */
 
@@ -240,7 +236,9 @@ int cli_usage(const struct cli *c, const char *format, ...) ONCE_PRINTF(2, 3);
 /* CLI_OK if all of stdout was written. */
 int cli_flush(const struct cli *c);
 
-void cli_hex(const uint8_t name[ONCE_NAME_SIZE], size_t digits, char *out);
+/* The first `digits` of it, and a NUL; `out` has room for one more if they are
+ * odd. */
+void cli_hex(const uint8_t *name, size_t digits, char *out);
 /* UTC, ISO 8601 with milliseconds; "-" for 0. */
 void cli_time(uint64_t ms, char out[CLI_TIME_SIZE]);
 const char *cli_state(int state);   /* "corrupt" for no state */

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* The number must fit: its upper bytes would be lost. */
 static inline void once__put(uint8_t *out, uint64_t value, size_t size)
@@ -28,6 +29,11 @@ static inline uint64_t once__get(const uint8_t *in, size_t size)
     return value;
 }
 
+static inline int once__is_digit(int c)
+{
+    return c >= '0' && c <= '9';
+}
+
 /* Writes 2 * size digits and a NUL. */
 static inline void once__hex(const uint8_t *bytes, size_t size, char *out)
 {
@@ -44,11 +50,28 @@ static inline void once__hex(const uint8_t *bytes, size_t size, char *out)
 /* What a hexadecimal digit stands for, or -1. */
 static inline int once__hex_digit(char c)
 {
-    if (c >= '0' && c <= '9')
+    if (once__is_digit(c))
         return c - '0';
     if (c >= 'a' && c <= 'f')
         return c - 'a' + 10;
     return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* Reads what once__hex() has written, n bytes. 0: other characters are in it,
+ * such as digits of upper case. */
+static inline int once__unhex(const char *text, size_t n, uint8_t *out)
+{
+    size_t i;
+
+    memset(out, 0, n);
+    for (i = 0; i < 2 * n; i++) {
+        int digit = once__hex_digit(text[i]);
+
+        if (digit < 0 || (text[i] >= 'A' && text[i] <= 'F'))
+            return 0;
+        out[i / 2] = (uint8_t)(out[i / 2] << 4 | digit);
+    }
+    return 1;
 }
 
 #endif /* ONCE_BASE_BYTES_H */

@@ -24,7 +24,8 @@
 
 #define SCHEME "name:"
 
-const char *once__named_folder(void)
+/* Where the files are: ONCE_STORES_D, or /etc/once/stores.d. */
+static const char *find_folder(void)
 {
     const char *folder = secure_getenv("ONCE_STORES_D");
 
@@ -139,7 +140,8 @@ static const char *take(char *line, struct once__named *out)
     return set(out->url, sizeof(out->url), value);
 }
 
-int once__named_read(const char *name, struct once__named *out, once_error *err)
+static int read_named(const char *name, struct once__named *out,
+                      once_error *err)
 {
     char path[PATH_MAX], text[ONCE__NAMED_FILE + 2], *line, *next = text;
     const char *why = NULL;
@@ -151,7 +153,7 @@ int once__named_read(const char *name, struct once__named *out, once_error *err)
                           "store: a name has 1 to %d characters: a to z, 0 to "
                           "9, _ and -",
                           ONCE__NAMED_NAME);
-    n = snprintf(path, sizeof(path), "%s/%s", once__named_folder(), name);
+    n = snprintf(path, sizeof(path), "%s/%s", find_folder(), name);
     if (n < 0 || (size_t)n >= sizeof(path))
         return once__fail(err, ONCE_EURL, "store: ONCE_STORES_D is too long");
     rc = read_file(path, name, text, err);
@@ -177,7 +179,7 @@ int once__named_url(const char *text, struct once__named *memory,
     *url = text;
     if (name == NULL)
         return ONCE_OK;
-    rc = once__named_read(name, memory, err);
+    rc = read_named(name, memory, err);
     *url = memory->url;
     return rc;
 }

@@ -20,22 +20,16 @@ struct once__named {
     char title[ONCE__NAMED_TITLE + 1]; /* "": it has none */
 };
 
-/* Where the files are: ONCE_STORES_D, or /etc/once/stores.d. */
-const char *once__named_folder(void);
-
 /* The name in a text that stands where a URL may stand; NULL if it is a URL.
  * The text has a name if it begins with "name:" or has no colon at all. */
 const char *once__named_in(const char *text);
 
 /*
- * Reads the file of a store's name. ONCE_EURL: this cannot be a name, there is
- * no such file, or it is wrong; ONCE_EOPEN: it cannot be read. The text names
- * the file and the line, and shows nothing of a URL.
+ * The URL that `text` is, or that the file of its name has, in `*memory` then.
+ * ONCE_EURL: this cannot be a name, there is no such file, or it is wrong;
+ * ONCE_EOPEN: it cannot be read. The text names the file and the line, and shows
+ * nothing of a URL.
  */
-ONCE_CHECK int once__named_read(const char *name, struct once__named *out,
-                                once_error *err);
-
-/* The URL that `text` is, or that it names, in `*memory` then. */
 ONCE_CHECK int once__named_url(const char *text, struct once__named *memory,
                                const char **url, once_error *err);
 

@@ -16,10 +16,15 @@ static inline uint64_t once__clock_us(clockid_t clock)
     return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
 }
 
-/* Milliseconds of CLOCK_MONOTONIC. */
+/* Of CLOCK_MONOTONIC. */
+static inline uint64_t once__steady_us(void)
+{
+    return once__clock_us(CLOCK_MONOTONIC);
+}
+
 static inline uint64_t once__steady_ms(void)
 {
-    return once__clock_us(CLOCK_MONOTONIC) / 1000;
+    return once__steady_us() / 1000;
 }
 
 static inline void once__sleep_ms(uint64_t ms)

@@ -16,17 +16,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
-
-static int hex(char c)
-{
-    const char *digits = "0123456789abcdef", *at;
-
-    if (c >= 'A' && c <= 'F')
-        c = (char)(c - 'A' + 'a');
-    at = c == '\0' ? NULL : strchr(digits, c);
-    return at == NULL ? -1 : (int)(at - digits);
-}
 
 /* The parameter in front of which a "?" or "&" stands, or NULL. */
 static char *find(char *url, const char *param)
@@ -50,10 +41,11 @@ int once__url_decode(const char *value, size_t length, char *out, size_t size)
         char c = value[i];
 
         if (c == '%') {
-            if (i + 2 >= length || hex(value[i + 1]) < 0 ||
-                hex(value[i + 2]) < 0)
+            if (i + 2 >= length || once__hex_digit(value[i + 1]) < 0 ||
+                once__hex_digit(value[i + 2]) < 0)
                 return 0;
-            c = (char)(hex(value[i + 1]) << 4 | hex(value[i + 2]));
+            c = (char)(once__hex_digit(value[i + 1]) << 4 |
+                       once__hex_digit(value[i + 2]));
             i += 2;
         }
         if (c == '\0' || n + 1 >= size)

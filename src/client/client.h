@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * client.h - what the files of the retrying client share. Values in and out in
- * judge.c, backoff.c and breaker.c, which know no clock and no network;
+ * judge.c, retry_after.c and breaker.c, which know no clock and no network;
  * orders.c and file.c have the order database, transfer.c has libcurl, send.c
  * puts them together. No two files call each other.
  *
@@ -88,12 +88,8 @@ int once__client_told(once_bytes content_type, once_bytes body, int *recorded);
  * _FAILED; CODE_UNKNOWN if it is none. */
 int once__client_recorded(int status);
 
-/* ---- Pauses, backoff.c ------------------------------------------------- */
+/* ---- What the server asks for, retry_after.c ---------------------------- */
 
-/* The longest pause before attempt `n`, 1 being the first repetition. */
-uint64_t once__client_backoff(uint32_t first_ms, uint32_t most_ms, uint32_t n);
-/* A whole number from 0 to `most`, evenly, made of 64 random bits. */
-uint64_t once__client_jitter(uint64_t most, uint64_t random);
 /* Milliseconds since 1970 of an IMF-fixdate (RFC 9110, 5.6.7); 0 or -1. */
 int once__client_date(once_bytes text, uint64_t *ms);
 /*
@@ -168,9 +164,6 @@ ONCE_CHECK int once__headers_encode(const once_client_header *h, size_t n,
 ONCE_CHECK int once__headers_decode(once_bytes in, once_client_header **out,
                                     size_t *n);
 
-/* SHA-256 over length-framed parts. ONCE_OK or ONCE_ENOMEM. */
-ONCE_CHECK int once__client_sum(const once_bytes *parts, size_t n,
-                                uint8_t out[ONCE__DIGEST_SIZE]);
 /* The first 16 hex digits of the key's own sum. */
 ONCE_CHECK int once__client_hash(const char *key, char out[17]);
 /* Draws a key from the system's random source. ONCE_OK or ONCE_EOPEN. */

@@ -210,16 +210,15 @@ int once__request_check(const once_client_request *r, once_error *err)
 static int add_part(EVP_MD_CTX *md, once_bytes part)
 {
     uint8_t size[8];
-    size_t i;
 
-    for (i = 0; i < sizeof(size); i++)
-        size[i] = (uint8_t)((uint64_t)part.size >> (8 * i));
+    once__put(size, part.size, sizeof(size));
     return EVP_DigestUpdate(md, size, sizeof(size)) &&
            (part.size == 0 || EVP_DigestUpdate(md, part.data, part.size));
 }
 
-int once__client_sum(const once_bytes *parts, size_t n,
-                     uint8_t out[ONCE__DIGEST_SIZE])
+/* SHA-256 over length-framed parts. ONCE_OK or ONCE_ENOMEM. */
+static int sum_of(const once_bytes *parts, size_t n,
+                  uint8_t out[ONCE__DIGEST_SIZE])
 {
     EVP_MD_CTX *md = EVP_MD_CTX_new();
     unsigned int size = 0;
@@ -282,7 +281,7 @@ int once__request_ask(const once_client_request *r, struct once__ask *out,
         .ask_refused = r->ask_refused != 0,
     };
 
-    if (once__client_sum(parts, COUNT(parts), ask.digest) != ONCE_OK ||
+    if (sum_of(parts, COUNT(parts), ask.digest) != ONCE_OK ||
         once__headers_encode(r->headers, r->n_headers, once__header_secret,
                              &ask.headers) != ONCE_OK)
         return once__fail(err, ONCE_ENOMEM, "request: out of memory");
@@ -347,7 +346,6 @@ int once__headers_decode(once_bytes in, once_client_header **out, size_t *n)
 
 int once__client_mint(char key[ONCE__KEY_SIZE], once_error *err)
 {
-    static const char hex[] = "0123456789abcdef";
     uint8_t bytes[16];
     size_t i, at = 0, got = 0;
 
@@ -362,10 +360,9 @@ int once__client_mint(char key[ONCE__KEY_SIZE], once_error *err)
     for (i = 0; i < sizeof(bytes); i++) {
         if (i == 4 || i == 6 || i == 8 || i == 10)
             key[at++] = '-';
-        key[at++] = hex[bytes[i] >> 4];
-        key[at++] = hex[bytes[i] & 15];
+        once__hex(&bytes[i], 1, key + at);
+        at += 2;
     }
-    key[at] = '\0';
     return ONCE_OK;
 }
 

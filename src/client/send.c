@@ -29,6 +29,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 
 /* One call of once_client_send(). */
@@ -431,8 +432,7 @@ static int pause_before(struct send *s, uint32_t repetition)
 {
     const once_client_options *o = &s->c->options;
     uint64_t least = s->t.whole ? s->t.answer.retry_ms : 0;
-    uint64_t most =
-        once__client_backoff(o->backoff_ms, o->backoff_max_ms, repetition);
+    uint64_t most = once__backoff(o->backoff_ms, o->backoff_max_ms, repetition);
     uint64_t at = now(s->c), end_ms = attempts_end(s);
     uint64_t left = at < end_ms ? end_ms - at : 0;
     uint64_t random = 0;
@@ -444,7 +444,7 @@ static int pause_before(struct send *s, uint32_t repetition)
     if (least + most == 0)
         return -1;
     o->random(o->user, &random, sizeof(random));
-    return wait_ms(s, least + once__client_jitter(most, random));
+    return wait_ms(s, least + once__spread(most, random));
 }
 
 static int wait_for_circuit(struct send *s)

@@ -6,8 +6,8 @@
  *    find.c     the record whose name begins with these digits
  *    request.c  the name of a gateway's record, from its request
  *    note.c     who, when, where and why, in one line
- *    resolve.c  look -> reap if that is still to be done -> resolve
- *    resolve_many.c    the same about many
+ *    resolve.c  look -> reap if that is still to be done -> resolve; one record,
+ *               or many
  *
  * In folders beside it: audit/, the log of decisions; copy/, a store in one
  * file; messages/, the same decisions about rows, parked messages and sagas, in
@@ -103,9 +103,6 @@ enum once__resolve_action {
     ONCE__FORCE        /* APPLIED, also of a claim whose lease has expired */
 };
 
-/* "success", "failure" ... as notes and the audit log have it. */
-const char *once__action_text(int action);
-
 typedef struct once__resolution {
     uint8_t name[ONCE_NAME_SIZE];
     uint64_t fence;    /* as the operator saw it             */
@@ -154,7 +151,7 @@ const char *once__resolved_text(int verdict);
 ONCE_CHECK int once__resolve(once_engine *e, const once__resolution *r,
                              once_op *out, once_error *err);
 
-/* ---- resolve_many.c ----------------------------------------------------- */
+/* ---- Many --------------------------------------------------------------- */
 
 enum { ONCE__BATCH_MAX = 500 };
 

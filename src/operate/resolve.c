@@ -23,6 +23,7 @@
 #include "base/error.h"
 #include "base/bytes.h"
 
+/* As notes and the audit log have it. */
 static const char *const actions[] = {
     [ONCE__SUCCESS] = "success",
     [ONCE__FAILURE] = "failure",
@@ -30,11 +31,6 @@ static const char *const actions[] = {
     [ONCE__REOPEN] = "reopened",
     [ONCE__FORCE] = "applied by force",
 };
-
-const char *once__action_text(int action)
-{
-    return actions[action];
-}
 
 static const char *const verdicts[] = {
     [ONCE__RESOLVED] = "done",
@@ -177,7 +173,7 @@ static int settle(once_engine *e, const once__resolution *r, const char *mark,
     int rc;
 
     once__note_make(r->who, r->program, r->decision ? mark : NULL,
-                    once__action_text(r->action), r->why, note);
+                    actions[r->action], r->why, note);
     once_op_clear(out);
     *out = (once_op){.verb = reopen ? ONCE_OP_REOPEN : ONCE_OP_RESOLVE,
                      .kind = reopen                       ? ONCE_NO_KIND
@@ -280,4 +276,31 @@ int once__resolve(once_engine *e, const once__resolution *r, once_op *out,
     else if (rc == ONCE__RESOLVED && !r->dry)
         rc = decide(e, r, mark, out, err);
     return rc;
+}
+
+/* ---- Many ----------------------------------------------------------------- */
+
+/* One after the other, each with its own lines in the audit log. It stops where
+ * it is unknown what the store did, or where nothing can be written down. */
+int once__resolve_batch(once_engine *e, const once__resolution *what,
+                        const once__batch_line *lines, size_t n,
+                        once__batch_each *each, void *user)
+{
+    once__resolution one = *what;
+    size_t i;
+    int rc = ONCE_OK;
+
+    for (i = 0; i < n && rc >= 0; i++) {
+        once_error err = {0, ""};
+        once_op now;
+
+        memcpy(one.name, lines[i].name, ONCE_NAME_SIZE);
+        one.fence = lines[i].fence;
+        one.attempt = lines[i].attempt;
+        rc = once__resolve(e, &one, &now, &err);
+        if (each(user, i, rc, &one, &now.record, &err) != 0 && rc >= 0)
+            rc = ONCE_ECLOSED;
+        once_op_clear(&now);
+    }
+    return rc < 0 ? rc : ONCE_OK;
 }

@@ -4,6 +4,7 @@
  * pause, when to leave a host alone, what a request may hold. Values in and
  * out, so no clock and no network.
  */
+#include "base/backoff.h"
 #include "client/client.h"
 #include "t.h"
 
@@ -266,13 +267,13 @@ static void a_lookup_is_read_and_no_other_document(void)
 
 static void pauses_double_up_to_their_limit(void)
 {
-    T_EQ(once__client_backoff(200, 10000, 1), 200);
-    T_EQ(once__client_backoff(200, 10000, 2), 400);
-    T_EQ(once__client_backoff(200, 10000, 6), 6400);
-    T_EQ(once__client_backoff(200, 10000, 7), 10000);
-    T_EQ(once__client_backoff(200, 10000, 4000000000u), 10000);
-    T_EQ(once__client_backoff(500, 100, 1), 100);
-    T_EQ(once__client_backoff(UINT32_MAX, UINT32_MAX, 9), UINT32_MAX);
+    T_EQ(once__backoff(200, 10000, 1), 200);
+    T_EQ(once__backoff(200, 10000, 2), 400);
+    T_EQ(once__backoff(200, 10000, 6), 6400);
+    T_EQ(once__backoff(200, 10000, 7), 10000);
+    T_EQ(once__backoff(200, 10000, 4000000000u), 10000);
+    T_EQ(once__backoff(500, 100, 1), 100);
+    T_EQ(once__backoff(UINT32_MAX, UINT32_MAX, 9), UINT32_MAX);
 }
 
 static void jitter_reaches_both_ends_and_no_further(void)
@@ -280,14 +281,14 @@ static void jitter_reaches_both_ends_and_no_further(void)
     uint64_t i, seen = 0;
 
     for (i = 0; i < 5000; i++) {
-        uint64_t n = once__client_jitter(63, i * UINT64_C(0x9e3779b97f4a7c15));
+        uint64_t n = once__spread(63, i * UINT64_C(0x9e3779b97f4a7c15));
 
         T_OK(n <= 63);
         seen |= UINT64_C(1) << n;
     }
     T_OK(seen == UINT64_MAX);
-    T_EQ(once__client_jitter(0, 12345), 0);
-    T_OK(once__client_jitter(UINT64_MAX, 7) == 7);
+    T_EQ(once__spread(0, 12345), 0);
+    T_OK(once__spread(UINT64_MAX, 7) == 7);
 }
 
 static int64_t date(const char *s)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "lib"))
 import servers  # noqa: E402
 import storelist  # noqa: E402
 
-STORES = ["memory", "sqlite", "journal", "postgres", "mysql", "redis"]
+STORES = ["memory", *storelist.LOCAL, *storelist.SERVED]
 
 
 def a_world():
@@ -24,7 +24,7 @@ def new_store(world, kind, folder):
     """The URL of an empty store; skips where its server is not installed."""
     if kind == "journal":
         return "journal:%s/pay" % folder
-    if kind not in ("postgres", "mysql", "redis"):
+    if kind not in storelist.SERVED:
         return kind
     try:
         if kind not in world.servers:

@@ -15,13 +15,14 @@ import pytest
 
 from gateway import (ROOT, Answer, Client, Hold, Locked, Raw, eventually,
                      guarded, is_new, is_problem, is_replay, request_bytes)
+from storelist import LOCAL
 from test_metrics import STATUS, samples, value
 
 pytestmark = pytest.mark.nginx_only("the module keeps them")
 
 ONCE = ROOT / "build" / "once"
 
-STORES = ["memory", "sqlite", "journal"]
+STORES = ["memory", *LOCAL]
 
 AGE = 2.0  # ONCE__CACHE_AGE_MS
 
@@ -352,7 +353,7 @@ def once(url, *words):
     return done.stdout.decode()
 
 
-@pytest.fixture(params=["sqlite", "journal"])
+@pytest.fixture(params=LOCAL)
 def aged(request, make, tmp_path, clock):
     """Two workers, a result that is hot, and a clock that can be moved."""
     url = "%s:%s/pay" % (request.param, tmp_path)
@@ -405,7 +406,7 @@ def test_a_clock_that_only_jumps_makes_nobody_forget(aged):
 
 # ---- The store is away -------------------------------------------------------
 
-@pytest.mark.parametrize("kind", ["sqlite", "journal"])
+@pytest.mark.parametrize("kind", LOCAL)
 def test_nothing_is_hot_when_the_store_is_gone(make, tmp_path, kind):
     """Not even while its age would allow it, as soon as that was noticed."""
     path = tmp_path / "pay"

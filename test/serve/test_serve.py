@@ -1031,5 +1031,17 @@ def test_what_is_unsafe_does_not_start(tmp_path, words, said):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_name_of_a_store_that_a_restart_forgets_does_not_start(tmp_path):
+    (tmp_path / "brief").write_text("url = memory:\n")
+    try:
+        out = subprocess.run([SERVE, "--store", "name:brief", "--listen",
+                              "unix:%s/s" % tmp_path], timeout=5,
+                             env={**os.environ, "ONCE_STORES_D": str(tmp_path)},
+                             capture_output=True, text=True, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.fail("it has started")
+    assert out.returncode == 2 and "--volatile" in out.stderr, out
+
+
 def test_the_socket_is_for_its_group(server):
     assert os.stat(server.where[5:]).st_mode & 0o777 == 0o660

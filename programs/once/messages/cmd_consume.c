@@ -30,6 +30,7 @@
 #include <once/call.h>
 #include <once/relay.h>
 
+#include "base/steady.h"
 #include "messages/broker/command.h"
 #include "programs/once/messages/base.h"
 #include "programs/once/run/run.h"
@@ -217,7 +218,7 @@ static int is_away(int rc)
 static int call_until_answered(struct consume *k, once_call_options *o,
                                struct call *call, once_result *r)
 {
-    uint64_t end = cli_steady_us() / 1000 + 2 * CALL_LEASE_MS;
+    uint64_t end = once__steady_ms() + 2 * CALL_LEASE_MS;
     int rc;
 
     for (;;) {
@@ -234,7 +235,7 @@ static int call_until_answered(struct consume *k, once_call_options *o,
             cli_say(k->c, 0, "the store of calls answers again");
         }
         if (must_stop() || (!is_away(rc) && rc != ONCE_IN_FLIGHT) ||
-            (rc == ONCE_IN_FLIGHT && cli_steady_us() / 1000 > end))
+            (rc == ONCE_IN_FLIGHT && once__steady_ms() > end))
             return rc;
     }
 }

@@ -22,6 +22,8 @@
 
 #include <sys/random.h>
 
+#include "base/steady.h"
+
 enum { FORGET_US = 1000000 };
 
 /* clang-format off */
@@ -122,7 +124,7 @@ static int say_held(const struct check *k)
 /* Asks and expects one answer. The record's bytes are left in `op`. */
 static int expect(struct check *k, const char *what, once_op *op, int answer)
 {
-    uint64_t start_us = cli_steady_us();
+    uint64_t start_us = once__steady_us();
     once_error err = {0, ""};
     int rc = once_apply(k->e, op, &err);
 
@@ -138,7 +140,7 @@ static int expect(struct check *k, const char *what, once_op *op, int answer)
                        "\"%s\". Do not use it, and look for what else writes "
                        "to it",
                        what, once_text(rc), once_text(answer));
-    report_step(k, what, cli_steady_us() - start_us);
+    report_step(k, what, once__steady_us() - start_us);
     return CLI_OK;
 }
 
@@ -189,13 +191,13 @@ static int forget(struct check *k)
 {
     const struct timespec pause = {0, 2000000};
     once_op op = ask(k, ONCE_OP_FORGET);
-    uint64_t start_us = cli_steady_us();
+    uint64_t start_us = once__steady_us();
     once_error err = {0, ""};
     int rc;
 
     /* Elapsed store time may be some milliseconds behind. */
     while ((rc = once_apply(k->e, &op, &err)) >= 0 && rc != ONCE_OK &&
-           op.record.attempt != 0 && cli_steady_us() - start_us < FORGET_US) {
+           op.record.attempt != 0 && once__steady_us() - start_us < FORGET_US) {
         once_op_clear(&op);
         (void)nanosleep(&pause, NULL);
     }
@@ -205,7 +207,7 @@ static int forget(struct check *k)
         k->stays = 1;
         rc = CLI_OK;
     } else {
-        report_step(k, "forget", cli_steady_us() - start_us);
+        report_step(k, "forget", once__steady_us() - start_us);
         rc = CLI_OK;
     }
     once_op_clear(&op);
@@ -268,7 +270,7 @@ static int run_canary(struct check *k)
 static int check(struct check *k)
 {
     const struct cli *c = k->c;
-    uint64_t start_us = cli_steady_us();
+    uint64_t start_us = once__steady_us();
     int rc;
 
     if (getrandom(&k->canary, sizeof(k->canary), 0) !=
@@ -286,7 +288,7 @@ static int check(struct check *k)
         if (k->promise.caveat[0] != '\0')
             cli_line(c, "caveat", k->promise.caveat);
     }
-    report_step(k, "open", cli_steady_us() - start_us);
+    report_step(k, "open", once__steady_us() - start_us);
     rc = run_canary(k);
     once_engine_close(k->e);
     return rc == CLI_OK && k->stays ? look_at_clock(c) : rc;

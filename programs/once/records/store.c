@@ -16,6 +16,7 @@
 
 #include <sys/stat.h>
 
+#include "base/steady.h"
 #include "calls/store/store.h"
 
 enum { PAUSE_MS = 20, PAUSE_MOST_MS = 500 };
@@ -287,7 +288,7 @@ int cli_open_store_to_look(const struct cli *c, once_store **out)
 
 int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
 {
-    uint64_t end_us = cli_steady_us() + CLI_STORE_MS * 1000;
+    uint64_t end_us = once__steady_us() + CLI_STORE_MS * 1000;
     long pause_ms = PAUSE_MS;
     once_error err = {0, ""};
     int rc;
@@ -298,7 +299,7 @@ int cli_ask(const struct cli *c, once_store *s, once_op **ops, size_t n)
         rc = s->ops->apply(s, ops, n, &err);
         if (rc == ONCE_OK)
             return CLI_OK;
-        if (cli_steady_us() >= end_us)
+        if (once__steady_us() >= end_us)
             return cli_trouble_of_change(c, rc, &err);
         (void)nanosleep(&pause, NULL);
         if (pause_ms < PAUSE_MOST_MS)

@@ -26,6 +26,8 @@
 
 #include <sys/wait.h>
 
+#include "base/steady.h"
+
 enum { SLICE_MS = 1000, STORE_MS = 5000, KEEP_MS = 86400000, TOO_LATE_MAX = 5 };
 
 struct run {
@@ -240,7 +242,7 @@ static int report(const struct run *run, int rc, const once_result *r,
 static int call(struct run *run, once_engine *e, once_error *err,
                 once_result *r)
 {
-    uint64_t now = cli_steady_us() / 1000, end = now + run->o.wait_ms;
+    uint64_t now = once__steady_ms(), end = now + run->o.wait_ms;
     int rc, too_late = 0;
 
     for (;;) {
@@ -249,7 +251,7 @@ static int call(struct run *run, once_engine *e, once_error *err,
         run->o.call.wait_ms = (uint32_t)(left < SLICE_MS ? left : SLICE_MS);
         once_result_clear(r);
         rc = once_call(e, &run->o.call, work, run, err, r);
-        now = cli_steady_us() / 1000;
+        now = once__steady_ms();
         if (run_signals_pending(&run->signals)) {
             run->stopped = 1;
             return rc;

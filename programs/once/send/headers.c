@@ -55,41 +55,22 @@ static int no_room(const struct cli *c)
                      ONCE_CLIENT_HEADERS_MAX);
 }
 
-/* Reads a file as text with a NUL after it, which is freed at the end. */
-static int read_text(const struct cli *c, struct send_headers *h,
-                     const char *path, char **out)
-{
-    once_bytes file = {NULL, 0};
-    char *text;
-    int rc = cli_read_file(c, path, HEADER_FILE_MAX, &file);
-
-    if (rc != CLI_OK)
-        return rc;
-    text = malloc(file.size + 1);
-    if (text != NULL) {
-        if (file.size > 0)
-            memcpy(text, file.data, file.size);
-        text[file.size] = '\0';
-        h->memory[h->n_memory++] = text;
-    }
-    free((void *)(uintptr_t)file.data);
-    if (text == NULL)
-        return cli_say(c, CLI_STORE, "out of memory");
-    *out = text;
-    return CLI_OK;
-}
-
 int send_headers_add(const struct cli *c, struct send_headers *h,
                      const char *text_or_file, uint32_t flags)
 {
-    char *text = NULL;
+    once_bytes file = {NULL, 0};
+    char *text;
     int rc;
 
     if (h->n_memory == ONCE_CLIENT_HEADERS_MAX)
         return no_room(c);
     if (text_or_file[0] == '@') {
-        rc = read_text(c, h, text_or_file + 1, &text);
-        return rc == CLI_OK ? add_lines(c, h, text, flags) : rc;
+        rc = cli_read_file(c, text_or_file + 1, HEADER_FILE_MAX, &file);
+        if (rc != CLI_OK)
+            return rc;
+        text = (char *)(uintptr_t)file.data;
+        h->memory[h->n_memory++] = text;
+        return add_lines(c, h, text, flags);
     }
     text = strdup(text_or_file);
     if (text == NULL)

@@ -34,6 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/backoff.h"
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/redis/redis.h"
@@ -41,22 +42,12 @@
 
 enum {
     BACKOFF_MS = 10,
-    BACKOFF_STEPS = 7, /* up to 1,280 ms */
-    LIMITS = 16,       /* times timeout_ms, for a whole exchange */
+    BACKOFF_MOST_MS = 1280,
+    LIMITS = 16, /* times timeout_ms, for a whole exchange */
     WATCH_US = 1000000,
     CHUNK = 32 * 1024,
     KEEP_ROOM = 1 << 20 /* of a buffer, from call to call */
 };
-
-uint64_t once__redis_now_us(void)
-{
-    return once__clock_us(CLOCK_MONOTONIC);
-}
-
-static uint64_t now_ms(void)
-{
-    return once__redis_now_us() / 1000;
-}
 
 void once__redis_link_init(struct once__redis_link *l,
                            const struct once__redis_config *config,
@@ -97,19 +88,8 @@ void once__redis_link_clear(struct once__redis_link *l)
     l->fd = -1;
 }
 
-/* A moment between half of the delay and all of it: clients of a server that
- * comes back must not come back together. */
-static uint64_t jitter(const struct once__redis_link *l, uint64_t ms)
-{
-    uint64_t x = once__redis_now_us() ^ (uint64_t)(uintptr_t)l;
-
-    x *= UINT64_C(0x9e3779b97f4a7c15);
-    return ms / 2 + (x >> 33) % (ms / 2 + 1);
-}
-
 void once__redis_link_fail(struct once__redis_link *l, const char *format, ...)
 {
-    unsigned steps = l->failures < BACKOFF_STEPS ? l->failures : BACKOFF_STEPS;
     char text[120];
     va_list args;
 
@@ -120,8 +100,9 @@ void once__redis_link_fail(struct once__redis_link *l, const char *format, ...)
                    l->place.host, *l->place.port ? ":" : "", l->place.port,
                    text);
     disconnect(l);
-    l->retry_ms = now_ms() + jitter(l, (uint64_t)BACKOFF_MS << steps);
-    l->failures++;
+    l->retry_ms = once__steady_ms() +
+                  once__half_to_all(once__backoff(BACKOFF_MS, BACKOFF_MOST_MS,
+                                                  ++l->failures));
 }
 
 void once__redis_link_reset(struct once__redis_link *l)
@@ -331,7 +312,7 @@ static int turn(struct once__redis_link **links, size_t n, int ms)
 
 void once__redis_exchange(struct once__redis_link **links, size_t n)
 {
-    uint64_t limit, now = now_ms(), quiet, over;
+    uint64_t limit, now = once__steady_ms(), quiet, over;
     size_t i;
     int left = 1, moved = 0;
 
@@ -345,7 +326,7 @@ void once__redis_exchange(struct once__redis_link **links, size_t n)
             once__redis_link_fail(links[i], "the connection is gone");
     while (left != 0 && now < quiet && now < over) {
         left = turn(links, n, (int)(quiet - now));
-        now = now_ms();
+        now = once__steady_ms();
         if (left > 0)
             quiet = now + limit;
     }
@@ -402,7 +383,7 @@ const redisReply *once__redis_call(struct once__redis_link *l, size_t argc,
 static int wait_for(int fd, short events, uint64_t until_ms)
 {
     struct pollfd p = {fd, events, 0};
-    uint64_t now = now_ms();
+    uint64_t now = once__steady_ms();
 
     return now < until_ms && poll(&p, 1, (int)(until_ms - now)) > 0;
 }
@@ -495,12 +476,12 @@ static int greet_tls(struct once__redis_link *l, uint64_t until_ms)
 
 int once__redis_link_dial(struct once__redis_link *l)
 {
-    uint64_t until_ms = now_ms() + l->config->timeout_ms;
+    uint64_t until_ms = once__steady_ms() + l->config->timeout_ms;
     int up;
 
     if (l->fd >= 0)
         return ONCE_OK;
-    if (now_ms() < l->retry_ms)
+    if (once__steady_ms() < l->retry_ms)
         return ONCE_ESTORE; /* the trouble is still the last one's */
     l->refused = l->spoke = 0;
     l->heard_us = 0; /* another server may have another time */
@@ -561,7 +542,7 @@ static int judge_room(struct once__redis_link *l, const redisReply *r)
                          "drop records to make room");
     (void)info(r, "evicted_keys", &evicted);
     l->evicted = strtoull(evicted, NULL, 10);
-    l->watched_us = once__redis_now_us();
+    l->watched_us = once__steady_us();
     return ONCE_OK;
 }
 
@@ -713,7 +694,7 @@ int once__redis_link_watch(struct once__redis_link *l)
     once_bytes get[] = {{"GET", 3}, {key, 0}};
     size_t index;
 
-    if (l->watch_reply != 0 || once__redis_now_us() - l->watched_us < WATCH_US)
+    if (l->watch_reply != 0 || once__steady_us() - l->watched_us < WATCH_US)
         return 1;
     if (!once__redis_command(l, 3, words, &index))
         return 0;

@@ -124,8 +124,6 @@ struct once__redis_link {
     char sha[41];
 };
 
-uint64_t once__redis_now_us(void); /* a clock that cannot be set */
-
 void once__redis_link_init(struct once__redis_link *l,
                            const struct once__redis_config *config,
                            struct once__redis_tls *tls,

@@ -250,7 +250,7 @@ void once__store_failed(once_engine *e, const once_error *err)
     memcpy(e->trouble, err->text, sizeof(e->trouble));
 }
 
-void once__store_answered(once_engine *e)
+static void store_answered(once_engine *e)
 {
     if (e->failing)
         once__event(e, "the store answers again");
@@ -300,7 +300,7 @@ void once__batch_run(once_engine *e)
     ONCE_FAILPOINT_BATCH(e->ops, n, "answered");
     once__count_batch(e, once__now_us() - start);
     if (rc == ONCE_OK)
-        once__store_answered(e);
+        store_answered(e);
     else
         once__store_failed(e, &err);
     for (i = 0; i < n; i++) {

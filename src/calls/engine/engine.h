@@ -21,9 +21,9 @@
  *       \      |        /
  *          batch                tasks and the store
  *            |
- *    clock  age  gap  witness  scan  gauges  stats   the store's clock; keys with
- *               \   |   /        a time; after a restore; what was granted; many
- *                \  |  /         records; their number; counters
+ *    clock  age  gap  witness  scan  stats   the store's clock; keys with a time;
+ *               \   |   /        after a restore; what was granted; many records;
+ *                \  |  /         counters and the number of records
  *                base           time, counters, events, the engine's memory
  *                 |
  *         queue  timer  spare
@@ -292,7 +292,6 @@ void once__batch_run(once_engine *e);
 /* Ends all tasks that are ready, without asking the store. */
 void once__batch_abandon(once_engine *e);
 void once__store_failed(once_engine *e, const once_error *err);
-void once__store_answered(once_engine *e);
 
 /* ---- reaper.c ----------------------------------------------------------- */
 
@@ -337,7 +336,7 @@ int once__gap_holds(const once_engine *e);
 /* The answer of the claim, from the READ's. */
 int once__gap_answer(int rc, const once_record *r);
 
-/* ---- gauges.c ----------------------------------------------------------- */
+/* ---- stats.c ------------------------------------------------------------ */
 
 /* Counts the store's records when that is due. */
 void once__gauges_turn(once_engine *e);

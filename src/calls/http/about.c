@@ -26,29 +26,6 @@ size_t once__label_clean(once_bytes text, char out[ONCE_LABEL_MAX])
     return n;
 }
 
-/* Upper-case digits are no digits here. */
-static int digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-/* Reads n pairs of digits. 0: some are not digits. */
-static int read_hex(const char *text, size_t n, uint8_t *out)
-{
-    size_t i;
-
-    for (i = 0; i < n; i++) {
-        int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return 0;
-        out[i] = (uint8_t)(high << 4 | low);
-    }
-    return 1;
-}
-
 static int is_zero(const uint8_t *bytes, size_t n)
 {
     while (n > 0 && bytes[n - 1] == 0)
@@ -75,10 +52,10 @@ int once__trace_read(once_bytes traceparent, uint8_t out[ONCE_TRACE_SIZE])
     const char *text = traceparent.data;
     uint8_t version, flags, parent[8], trace[ONCE_TRACE_SIZE];
 
-    if (!has_shape(traceparent) || !read_hex(text + VERSION, 1, &version) ||
-        !read_hex(text + TRACE, ONCE_TRACE_SIZE, trace) ||
-        !read_hex(text + PARENT, sizeof(parent), parent) ||
-        !read_hex(text + FLAGS, 1, &flags) || version == 0xff ||
+    if (!has_shape(traceparent) || !once__unhex(text + VERSION, 1, &version) ||
+        !once__unhex(text + TRACE, ONCE_TRACE_SIZE, trace) ||
+        !once__unhex(text + PARENT, sizeof(parent), parent) ||
+        !once__unhex(text + FLAGS, 1, &flags) || version == 0xff ||
         is_zero(trace, sizeof(trace)) || is_zero(parent, sizeof(parent)))
         return 0;
     memcpy(out, trace, sizeof(trace));

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 /* What may come next. */
@@ -147,20 +148,15 @@ static void put_char(struct parser *p, uint32_t ch)
 /* Four digits after `\u`, or -1. */
 static int32_t take_hex(struct parser *p)
 {
-    static const char digits[] = "0123456789abcdef";
     int32_t out = 0;
     int i;
 
     for (i = 0; i < 4; i++) {
-        int ch = peek(p);
-        const char *digit;
+        int digit = once__hex_digit((char)peek(p));
 
-        if (ch >= 'A' && ch <= 'F')
-            ch += 'a' - 'A';
-        digit = ch > 0 ? strchr(digits, ch) : NULL;
-        if (digit == NULL)
+        if (digit < 0)
             return -1;
-        out = out << 4 | (int32_t)(digit - digits);
+        out = out << 4 | digit;
         p->at++;
     }
     return out;
@@ -237,7 +233,7 @@ static size_t take_digits(struct parser *p)
 {
     const unsigned char *from = p->at;
 
-    while (p->at < p->end && *p->at >= '0' && *p->at <= '9')
+    while (p->at < p->end && once__is_digit(*p->at))
         p->at++;
     return (size_t)(p->at - from);
 }
@@ -303,7 +299,7 @@ static enum expected take_value(struct parser *p)
         return open_node(p, ONCE__JSON_ARRAY);
     if (ch == '"')
         whole = take_string(p, add_node(p, ONCE__JSON_STRING));
-    else if (ch == '-' || (ch >= '0' && ch <= '9'))
+    else if (ch == '-' || once__is_digit(ch))
         whole = take_number(p);
     else
         whole = take_word(p);

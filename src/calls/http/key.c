@@ -19,6 +19,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 struct cursor {
@@ -45,11 +46,6 @@ static int take(struct cursor *c, int ch)
     return 1;
 }
 
-static int is_digit(int ch)
-{
-    return ch >= '0' && ch <= '9';
-}
-
 static int is_lower(int ch)
 {
     return ch >= 'a' && ch <= 'z';
@@ -67,17 +63,18 @@ static int is_one_of(int ch, const char *set)
 
 static int is_key_char(int ch)
 {
-    return is_lower(ch) || is_digit(ch) || is_one_of(ch, "_-.*");
+    return is_lower(ch) || once__is_digit(ch) || is_one_of(ch, "_-.*");
 }
 
 static int is_token_char(int ch)
 {
-    return is_alpha(ch) || is_digit(ch) || is_one_of(ch, "!#$%&'*+-.^_`|~:/");
+    return is_alpha(ch) || once__is_digit(ch) ||
+           is_one_of(ch, "!#$%&'*+-.^_`|~:/");
 }
 
 static int is_base64_char(int ch)
 {
-    return is_alpha(ch) || is_digit(ch) || ch == '+' || ch == '/';
+    return is_alpha(ch) || once__is_digit(ch) || ch == '+' || ch == '/';
 }
 
 static int is_bare_char(int ch)
@@ -131,10 +128,10 @@ static int take_number(struct cursor *c)
     size_t whole, fraction;
 
     (void)take(c, '-');
-    whole = take_run(c, is_digit);
+    whole = take_run(c, once__is_digit);
     if (!take(c, '.'))
         return whole >= 1 && whole <= 15;
-    fraction = take_run(c, is_digit);
+    fraction = take_run(c, once__is_digit);
     return whole >= 1 && whole <= 12 && fraction >= 1 && fraction <= 3;
 }
 
@@ -178,7 +175,7 @@ static int take_bare_item(struct cursor *c)
         return take_binary(c);
     if (ch == '?')
         return take_boolean(c);
-    if (ch == '-' || is_digit(ch))
+    if (ch == '-' || once__is_digit(ch))
         return take_number(c);
     return take_token(c);
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 
 enum {
@@ -169,11 +170,6 @@ int once__accept_check(once_bytes path, once_error *err)
 
 /* ---- How long to wait --------------------------------------------------- */
 
-static int is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 /* "10s", "500ms", "2m"; without a unit seconds. 0 if it is none of them. */
 static uint64_t read_time(const char *text, size_t size)
 {
@@ -184,7 +180,7 @@ static uint64_t read_time(const char *text, size_t size)
     uint64_t n = 0;
     size_t i, at = 0;
 
-    while (at < size && at < 9 && is_digit(text[at]))
+    while (at < size && at < 9 && once__is_digit(text[at]))
         n = 10 * n + (uint64_t)(text[at++] - '0');
     for (i = 0; at > 0 && i < sizeof(units) / sizeof(units[0]); i++)
         if (size - at == strlen(units[i].name) &&

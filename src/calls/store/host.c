@@ -7,12 +7,12 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/bytes.h"
 #include "calls/store/store.h"
 
 /* The kernel's boot_id, "01234567-89ab-...". */
 static int read_boot_id(uint8_t out[ONCE_HOST_SIZE])
 {
-    static const char hex[] = "0123456789abcdef";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     char text[40] = "";
     size_t i, digits = 0;
@@ -24,11 +24,11 @@ static int read_boot_id(uint8_t out[ONCE_HOST_SIZE])
     (void)close(fd);
     memset(out, 0, ONCE_HOST_SIZE);
     for (i = 0; n > 0 && i < (size_t)n; i++) {
-        const char *at = memchr(hex, text[i], sizeof(hex) - 1);
+        int digit = once__hex_digit(text[i]);
 
-        if (at == NULL || digits == 2 * ONCE_HOST_SIZE)
+        if (digit < 0 || digits == 2 * ONCE_HOST_SIZE)
             continue;
-        out[digits / 2] = (uint8_t)(out[digits / 2] << 4 | (at - hex));
+        out[digits / 2] = (uint8_t)(out[digits / 2] << 4 | digit);
         digits++;
     }
     return digits == 2 * ONCE_HOST_SIZE;

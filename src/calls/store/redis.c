@@ -66,8 +66,7 @@ static int redis_time(once_store *store, const once_store_time *put,
     return rc;
 }
 
-/* ---- Opening
- * ------------------------------------------------------------------ */
+/* ---- Opening ------------------------------------------------------------- */
 
 static void redis_close(once_store *store)
 {
@@ -163,8 +162,7 @@ static int redis_open(const once_store_ops *ops, enum once__redis_mode mode,
     return ONCE_OK;
 }
 
-/* ---- For operators
- * ------------------------------------------------------------ */
+/* ---- For operators ------------------------------------------------------- */
 
 struct report {
     once_line *line;
@@ -260,8 +258,7 @@ static int redis_schema(const char *rest, once_line *line, void *user,
     return ONCE_OK;
 }
 
-/* ---- One driver, a line for each scheme
- * ----------------------------------------- */
+/* ---- One driver, a line for each scheme ---------------------------------- */
 
 /* clang-format off */
 #define SCHEME(id, text, mode, tls, socket)                                    \

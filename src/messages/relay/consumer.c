@@ -8,11 +8,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/steady.h"
+#include "base/backoff.h"
 #include "base/thread.h"
-#include "client/client.h"
 #include "messages/relay/consume.h"
-#include "messages/relay/jitter.h"
 
 enum { SPARE = 2 }; /* deliveries beside those that wait for another copy */
 
@@ -71,8 +69,7 @@ void once__consumer_log(const struct once__consumer *c, const char *format, ...)
 
 uint64_t once__consumer_pause(const struct once__consumer *c, uint32_t n)
 {
-    return once__relay_jitter(
-        once__client_backoff(c->o.first_ms, c->o.most_ms, n));
+    return once__up_to(once__backoff(c->o.first_ms, c->o.most_ms, n));
 }
 
 uint32_t once__consumer_room(const struct once__consumer *c)

@@ -22,11 +22,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "messages/relay/consume.h"
-#include "messages/relay/jitter.h"
 #include "messages/relay/watch.h"
-#include "base/steady.h"
+#include "base/backoff.h"
 
 #ifdef ONCE_WITH_POSTGRES
 #include <libpq-events.h>
@@ -419,9 +417,9 @@ static int begin_with(struct once__hand *h, const once_message *m,
 
 static void pause_briefly(struct once__hand *h, uint32_t n)
 {
-    uint64_t most = once__client_backoff(PAUSE_MS, PAUSE_MOST_MS, n);
+    uint64_t most = once__backoff(PAUSE_MS, PAUSE_MOST_MS, n);
 
-    once__consumer_sleep(h->c, once__steady_ms() + once__relay_jitter(most));
+    once__consumer_sleep(h->c, once__steady_ms() + once__up_to(most));
 }
 
 /* Whether it has claimed it: then it is done, also for us. */

@@ -22,10 +22,9 @@
 #include <sys/random.h>
 
 #include "messages/broker/broker.h"
-#include "client/client.h"
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/steady.h"
+#include "base/backoff.h"
 #include "messages/tables/backend.h"
 #include "messages/relay/consume.h"
 
@@ -327,8 +326,8 @@ static void hold(struct work *k, size_t i)
     once_error err = {0, ""};
 
     s->tries++;
-    s->due_ms = once__steady_ms() +
-                once__client_backoff(HOLD_MS, HOLD_MOST_MS, s->tries);
+    s->due_ms =
+        once__steady_ms() + once__backoff(HOLD_MS, HOLD_MOST_MS, s->tries);
     if (k->w->ops->ack(k->w->broker, s->d, ONCE__ACK_STILL_AT, &err) != ONCE_OK)
         lose_broker(k, &err);
 }

@@ -8,8 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "client/client.h"
-#include "messages/relay/jitter.h"
+#include "base/backoff.h"
 
 enum { SAY_MS = 60000 /* the same line is not said again before */ };
 
@@ -35,10 +34,9 @@ void once__sender_say(struct once__sender *w, enum once__said kind,
 void once__sender_pause(struct once__sender *w, uint32_t failures,
                         uint32_t most_ms)
 {
-    uint64_t ms =
-        once__client_backoff(ONCE__SENDER_FIRST_MS, most_ms, failures);
+    uint64_t ms = once__backoff(ONCE__SENDER_FIRST_MS, most_ms, failures);
 
-    once__relay_pause(w->r, (uint32_t)(ms / 2 + once__relay_jitter(ms / 2)));
+    once__relay_pause(w->r, (uint32_t)once__half_to_all(ms));
 }
 
 /* After an error: it is unknown in what state the connection is. */

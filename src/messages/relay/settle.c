@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "base/backoff.h"
 #include "messages/tables/outbox.h"
-#include "messages/relay/jitter.h"
 
 enum { ROW_FIRST_MS = 1000, ROW_MOST_MS = 3600000 /* pauses of a row */ };
 
@@ -51,8 +51,8 @@ static void decide(const struct once__sender *w,
     out->to =
         once__row_settle(&row->row, item->end, &policy, now_ms, item->retry_ms);
     if (out->to.wait_ms > item->retry_ms)
-        out->to.wait_ms = item->retry_ms +
-                          once__relay_jitter(out->to.wait_ms - item->retry_ms);
+        out->to.wait_ms =
+            item->retry_ms + once__up_to(out->to.wait_ms - item->retry_ms);
     /* A row that was not sent keeps what its last attempt has left. */
     out->status = item->end == ONCE__END_UNSENT ? row->status : item->status;
     out->error = item->end == ONCE__END_UNSENT ? row->error : item->why;

@@ -245,7 +245,7 @@ enum { PAGES = 32, ROWS = 1000, PAUSE = 4 };
  * and of the processors, so what follows is a pause, PAUSE times as long. */
 static void let_others(uint64_t since_us)
 {
-    uint64_t us = PAUSE * (once__clock_us(CLOCK_MONOTONIC) - since_us);
+    uint64_t us = PAUSE * (once__steady_us() - since_us);
     struct timespec t = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 
     (void)nanosleep(&t, NULL);
@@ -263,7 +263,7 @@ static int purge_pages(const once_tx *tx, uint64_t *removed, once_error *err)
         once__either(&q, tx, "purge", "SELECT @.inbox_purge_1($1,$2)", NULL,
                      err);
         once__either_with(&q, ONCE__NUMBER(from), ONCE__NUMBER(PAGES));
-        since = once__clock_us(CLOCK_MONOTONIC);
+        since = once__steady_us();
         rc = once__either_one(&q, &n);
         if (rc != ONCE_OK || n < 0)
             return rc;
@@ -281,7 +281,7 @@ static int purge_with(const once_tx *tx, const char *sql, once_error *err)
     int rc = ONCE_OK;
 
     while (rc == ONCE_OK && n == ROWS) {
-        uint64_t since = once__clock_us(CLOCK_MONOTONIC);
+        uint64_t since = once__steady_us();
         struct once__either q;
 
         once__either(&q, tx, "purge", sql, NULL, err);

@@ -21,7 +21,7 @@ enum { ROWS = 500, PAUSE = 4 };
  * and of the processors, so what follows is a pause, PAUSE times as long. */
 static void let_others(uint64_t since_us)
 {
-    uint64_t us = PAUSE * (once__clock_us(CLOCK_MONOTONIC) - since_us);
+    uint64_t us = PAUSE * (once__steady_us() - since_us);
     struct timespec t = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
 
     (void)nanosleep(&t, NULL);
@@ -119,7 +119,7 @@ static int purge_with(const once_tx *tx, struct step s, uint64_t *removed,
     int rc;
 
     do {
-        uint64_t since = once__clock_us(CLOCK_MONOTONIC);
+        uint64_t since = once__steady_us();
 
         rc = once__mysql_transaction(tx, "purge", step_work, &s, err);
         if (rc == ONCE_OK && removed != NULL)
@@ -218,7 +218,7 @@ static int purge_inbox(const once_tx *tx, uint64_t *removed, once_error *err)
     int rc = ONCE_OK;
 
     while (rc == ONCE_OK && !w.at.last) {
-        uint64_t since = once__clock_us(CLOCK_MONOTONIC);
+        uint64_t since = once__steady_us();
 
         rc = once__mysql_transaction(tx, "purge", walk_work, &w, err);
         if (rc != ONCE_OK)

@@ -21,9 +21,6 @@
 
 /* ---- schema.c ---------------------------------------------------------- */
 
-/* schema.sql for this configuration, on the heap. */
-ONCE_CHECK char *once__pg_schema(const struct once__pg_config *c);
-
 int once__pg_init(const char *rest, const once_store_options *options,
                   once_error *err);
 int once__pg_print_schema(const char *rest, once_line *line, void *user,

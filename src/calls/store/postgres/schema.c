@@ -28,7 +28,8 @@ static size_t fill_in(const struct once__pg_config *c, char *out)
     return once__sql_fill(out, once__schema_sql, marks, 3);
 }
 
-char *once__pg_schema(const struct once__pg_config *c)
+/* schema.sql for this configuration, on the heap. */
+static char *make_text(const struct once__pg_config *c)
 {
     char *text = malloc(fill_in(c, NULL));
 
@@ -66,7 +67,7 @@ int once__pg_init(const char *rest, const once_store_options *options,
     if (rc != ONCE_OK)
         goto out;
     config.async = 1; /* nothing is recorded yet */
-    text = once__pg_schema(&config);
+    text = make_text(&config);
     if (text == NULL)
         rc = once__fail(err, ONCE_ENOMEM, "out of memory");
     else
@@ -87,7 +88,7 @@ int once__pg_print_schema(const char *rest, once_line *line, void *user,
 
     if (rc != ONCE_OK)
         goto out;
-    text = once__pg_schema(&config);
+    text = make_text(&config);
     if (text == NULL) {
         rc = once__fail(err, ONCE_ENOMEM, "out of memory");
         goto out;

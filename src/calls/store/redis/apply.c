@@ -32,6 +32,7 @@
 
 #include "calls/core/transition.h"
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/arena.h"
 #include "calls/store/redis/redis.h"
 #include "calls/store/store.h"
@@ -114,8 +115,7 @@ static int make_room(struct once__redis_batch *s, size_t n)
     return 1;
 }
 
-/* ---- What we wrote last
- * ------------------------------------------------------ */
+/* ---- What we wrote last -------------------------------------------------- */
 
 static struct known *known_slot(struct once__redis_batch *s,
                                 const uint8_t *name)
@@ -157,8 +157,7 @@ static void remember(struct once__redis_batch *s, const struct group *g)
     }
 }
 
-/* ---- Deciding
- * ----------------------------------------------------------------- */
+/* ---- Deciding ------------------------------------------------------------ */
 
 static uint64_t now_ms(const struct once__redis_batch *s,
                        const struct once__redis_link *l)
@@ -342,8 +341,7 @@ static void begin(struct once__redis_batch *s, struct group *g)
         ask_write(s, g);
 }
 
-/* ---- Answers
- * ------------------------------------------------------------------ */
+/* ---- Answers ------------------------------------------------------------- */
 
 static void show_error(struct group *g, int rc)
 {
@@ -534,7 +532,7 @@ static size_t one_round(struct once__redis_batch *s, size_t n)
 static void ask_all(struct once__redis_batch *s, size_t n)
 {
     uint64_t until =
-        once__redis_now_us() + s->net->config.timeout_ms * 1000 * LONG_CALL;
+        once__steady_us() + s->net->config.timeout_ms * 1000 * LONG_CALL;
     size_t i, round, left = 0;
 
     once__redis_clocks(s->net, s->items, n);
@@ -543,7 +541,7 @@ static void ask_all(struct once__redis_batch *s, size_t n)
         left += s->groups[i].item.ask != ONCE__REDIS_NOTHING;
     }
     for (round = 0; round < ROUNDS && left > 0; round++) {
-        if (once__redis_now_us() > until)
+        if (once__steady_us() > until)
             break;
         left = one_round(s, n);
     }

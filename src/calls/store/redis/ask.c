@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include "base/must.h"
+#include "base/steady.h"
 #include "calls/store/redis/redis.h"
 
 enum {
@@ -36,17 +37,16 @@ enum {
     KEY = ONCE__REDIS_PREFIX + ONCE_NAME_SIZE
 };
 
-/* ---- The server's clock
- * ------------------------------------------------------ */
+/* ---- The server's clock -------------------------------------------------- */
 
 uint64_t once__redis_server_us(const struct once__redis_link *l)
 {
-    return l->server_us + (once__redis_now_us() - l->heard_us);
+    return l->server_us + (once__steady_us() - l->heard_us);
 }
 
 static int older(const struct once__redis_link *l, uint64_t us)
 {
-    return l->heard_us == 0 || once__redis_now_us() - l->heard_us > us;
+    return l->heard_us == 0 || once__steady_us() - l->heard_us > us;
 }
 
 static int ask_time(struct once__redis_link *l)
@@ -83,11 +83,10 @@ static void hear_time(struct once__redis_link *l)
         return;
     }
     l->server_us = number(r->element[0]) * 1000000 + number(r->element[1]);
-    l->heard_us = once__redis_now_us();
+    l->heard_us = once__steady_us();
 }
 
-/* ---- Commands
- * ----------------------------------------------------------------- */
+/* ---- Commands ------------------------------------------------------------ */
 
 /* Links that this round uses, each once. */
 struct round {
@@ -164,8 +163,7 @@ static int send_item(struct once__redis_item *item, struct once__redis_link *l,
     return once__redis_command(l, w.n, w.word, &item->index);
 }
 
-/* ---- Sending
- * ------------------------------------------------------------------ */
+/* ---- Sending ------------------------------------------------------------- */
 
 static void settle(struct once__redis_item *item, int rc)
 {
@@ -366,8 +364,7 @@ static void send_all(struct once__redis_net *net, struct round *round,
     end_swaps(net, round, &swaps);
 }
 
-/* ---- Replies
- * ------------------------------------------------------------------- */
+/* ---- Replies ------------------------------------------------------------- */
 
 /* "MOVED 1234 10.0.0.1:6379": 0 if it is not like that. A host that is not
  * named is the one that was asked. */

@@ -18,15 +18,11 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/steady.h"
 #include "calls/store/redis/redis.h"
 #include "calls/store/redis/swap.lua.h"
 
 enum { REFRESH_MS = 100 };
-
-static uint64_t now_ms(void)
-{
-    return once__redis_now_us() / 1000;
-}
 
 /* ---- Slots -------------------------------------------------------------- */
 
@@ -46,7 +42,7 @@ static unsigned crc16(const uint8_t *p, size_t size)
 }
 
 /* A part in braces alone decides, if there is one: names are any bytes. */
-unsigned once__redis_slot(const void *key, size_t size)
+static unsigned slot_of(const void *key, size_t size)
 {
     const uint8_t *p = key, *end = p + size;
     const uint8_t *open = memchr(p, '{', size), *close;
@@ -132,8 +128,7 @@ int once__redis_net_owns(const struct once__redis_net *net, size_t node)
     return 0;
 }
 
-/* ---- Sentinel
- * --------------------------------------------------------------- */
+/* ---- Sentinel ------------------------------------------------------------ */
 
 /* What one sentinel says: 1, and `*out` is the primary's address. */
 static int ask_sentinel(struct once__redis_net *net,
@@ -183,7 +178,7 @@ static struct once__redis_link *find_primary(struct once__redis_net *net)
 
     if (l->fd >= 0)
         return l;
-    if (now_ms() < l->retry_ms)
+    if (once__steady_ms() < l->retry_ms)
         return up(net, l); /* which says the trouble of last time */
     for (i = 0; i < net->config.host_count; i++)
         if (ask_sentinel(net, &net->config.hosts[i], &place)) {
@@ -194,8 +189,7 @@ static struct once__redis_link *find_primary(struct once__redis_net *net)
     return NULL;
 }
 
-/* ---- Cluster
- * ---------------------------------------------------------------- */
+/* ---- Cluster ------------------------------------------------------------- */
 
 /* One line of CLUSTER SLOTS: from, to, then the primary as host and port. A
  * host that is not named is the one that was asked. */
@@ -262,7 +256,7 @@ static int refresh(struct once__redis_net *net)
 {
     size_t i, known = net->count;
 
-    net->refresh_ms = now_ms() + REFRESH_MS;
+    net->refresh_ms = once__steady_ms() + REFRESH_MS;
     for (i = 0; i < known; i++)
         if (net->nodes[i]->fd >= 0 && read_map(net, net->nodes[i]))
             return 1;
@@ -272,8 +266,7 @@ static int refresh(struct once__redis_net *net)
     return 0;
 }
 
-/* ---- All of them
- * ------------------------------------------------------------ */
+/* ---- All of them --------------------------------------------------------- */
 
 struct once__redis_link *once__redis_net_route(struct once__redis_net *net,
                                                const void *key, size_t size)
@@ -283,7 +276,7 @@ struct once__redis_link *once__redis_net_route(struct once__redis_net *net,
     if (net->config.mode == ONCE__REDIS_SENTINEL)
         return find_primary(net);
     if (net->config.mode == ONCE__REDIS_CLUSTER)
-        node = net->slot[once__redis_slot(key, size)];
+        node = net->slot[slot_of(key, size)];
     if (node > 0)
         return up(net, net->nodes[node - 1]);
     (void)snprintf(net->trouble, sizeof(net->trouble),
@@ -299,7 +292,7 @@ void once__redis_net_begin(struct once__redis_net *net)
     for (i = 0; i < net->count; i++)
         once__redis_link_reset(net->nodes[i]);
     if (net->config.mode == ONCE__REDIS_CLUSTER && net->stale &&
-        now_ms() >= net->refresh_ms)
+        once__steady_ms() >= net->refresh_ms)
         (void)refresh(net);
 }
 

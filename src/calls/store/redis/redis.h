@@ -66,7 +66,6 @@ ONCE_CHECK int once__redis_net_open(struct once__redis_net *net,
 void once__redis_net_close(struct once__redis_net *net);
 /* Frees replies of the last call and reads the map again where it is old. */
 void once__redis_net_begin(struct once__redis_net *net);
-unsigned once__redis_slot(const void *key, size_t size);
 /* The node that the key lives on, connected. NULL: `trouble` says why. */
 struct once__redis_link *once__redis_net_route(struct once__redis_net *net,
                                                const void *key, size_t size);

@@ -122,8 +122,7 @@ static int read_page(struct once__redis_net *net, struct page *p, int whole)
     return left == 0;
 }
 
-/* ---- Finding names
- * ----------------------------------------------------------- */
+/* ---- Finding names ------------------------------------------------------- */
 
 /* One SCAN. The names are borrowed from the reply. NULL: no answer. */
 static const redisReply *scan_step(struct once__redis_net *net, size_t node,
@@ -195,8 +194,7 @@ static const redisReply *walk_step(struct once__redis_net *net, struct walk *w)
     return r->element[1];
 }
 
-/* ---- All, in order
- * -------------------------------------------------------------- */
+/* ---- All, in order ------------------------------------------------------- */
 
 static int add_name(struct once__redis_scan *scan, const uint8_t *name)
 {
@@ -327,8 +325,7 @@ static int scan_all(struct once__redis_net *net, struct once__redis_scan *scan,
     return shown;
 }
 
-/* ---- What is due
- * ------------------------------------------------------------------ */
+/* ---- What is due --------------------------------------------------------- */
 
 struct due {
     struct once__redis_net *net;
@@ -539,8 +536,7 @@ int once__redis_scan(struct once__redis_net *net, struct once__redis_scan *scan,
     return rc;
 }
 
-/* ---- Whole values
- * ------------------------------------------------------------------ */
+/* ---- Whole values -------------------------------------------------------- */
 
 int once__redis_walk(struct once__redis_net *net, struct once__redis_scan *scan,
                      once__redis_seen *seen, void *user, once_error *err)

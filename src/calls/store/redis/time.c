@@ -18,16 +18,9 @@
 
 enum { LINE = 128, KEY = ONCE__REDIS_PREFIX + 8 };
 
-static int digit(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                                  : -1;
-}
-
 static int decode(const redisReply *r, once_store_time *out)
 {
-    int i, at = 0;
+    int at = 0;
 
     if (r->type == REDIS_REPLY_NIL)
         return 1; /* nothing was put yet */
@@ -36,15 +29,7 @@ static int decode(const redisReply *r, once_store_time *out)
                &out->seen_ms, &out->steady_ms, &out->backs, &at) != 3 ||
         strlen(r->str + at) != (size_t)2 * ONCE_HOST_SIZE)
         return 0;
-    for (i = 0; i < ONCE_HOST_SIZE; i++) {
-        int high = digit(r->str[at + 2 * i]),
-            low = digit(r->str[at + 2 * i + 1]);
-
-        if (high < 0 || low < 0)
-            return 0;
-        out->host[i] = (uint8_t)(high << 4 | low);
-    }
-    return 1;
+    return once__unhex(r->str + at, ONCE_HOST_SIZE, out->host);
 }
 
 static void encode(const once_store_time *t, char out[LINE])

@@ -130,7 +130,7 @@ static const char *const texts[ONCE__SQLITE_QUERIES] = {
 
 void once__sqlite_wait_start(struct once__sqlite_wait *w, uint32_t ms)
 {
-    w->until_us = once__clock_us(CLOCK_MONOTONIC) + (uint64_t)ms * 1000;
+    w->until_us = once__steady_us() + (uint64_t)ms * 1000;
 }
 
 /* SQLite's own back-off sleeps longer than a whole transaction takes. */
@@ -140,7 +140,7 @@ int once__sqlite_wait_handler(void *wait, int count)
     const struct timespec nap = {0, 50000};
 
     (void)count;
-    if (once__clock_us(CLOCK_MONOTONIC) >= w->until_us)
+    if (once__steady_us() >= w->until_us)
         return 0;
     (void)nanosleep(&nap, NULL);
     return 1;

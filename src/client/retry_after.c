@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * backoff.c - how long to pause: full jitter below a doubling limit, and what
- * the server asks for.
+ * retry_after.c - how long a server asks to wait.
  *
  * It refuses to guess dates: of the three forms that RFC 9110 (5.6.7) knows,
  * the two obsolete ones count as no Retry-After, and the pause is our own.
@@ -10,28 +9,7 @@
 
 #include <string.h>
 
-uint64_t once__client_backoff(uint32_t first_ms, uint32_t most_ms, uint32_t n)
-{
-    uint64_t ms = first_ms;
-
-    for (; n > 1 && ms < most_ms; n--)
-        ms *= 2;
-    return ms < most_ms ? ms : most_ms;
-}
-
-uint64_t once__client_jitter(uint64_t most, uint64_t random)
-{
-    uint64_t share, n;
-
-    if (most == UINT64_MAX)
-        return random;
-    /* Equal shares, but for the last, which is larger by a rest. */
-    share = UINT64_MAX / (most + 1);
-    n = random / share;
-    return n < most ? n : most;
-}
-
-/* ---- Dates ------------------------------------------------------------- */
+#include "base/bytes.h"
 
 /* Decimal digits and nothing else; -1 if one is none. */
 static int digits(const char *text, int n)
@@ -39,7 +17,7 @@ static int digits(const char *text, int n)
     int value = 0;
 
     for (; n > 0; n--, text++) {
-        if (*text < '0' || *text > '9')
+        if (!once__is_digit(*text))
             return -1;
         value = value * 10 + (*text - '0');
     }
@@ -105,7 +83,7 @@ static int read_seconds(once_bytes value, uint64_t *ms)
     if (value.size == 0)
         return -1;
     for (i = 0; i < value.size; i++) {
-        if (p[i] < '0' || p[i] > '9')
+        if (!once__is_digit(p[i]))
             return -1;
         s = s * 10 + (uint64_t)(p[i] - '0');
         if (s > most)
