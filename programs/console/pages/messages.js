@@ -33,7 +33,8 @@ const phases = {
     confirming: ['\u2192 being confirmed', 'runs', 'Every step was tried.'],
     undoing: ['\u2190 being undone', 'runs', 'What was done is taken back.'],
     undone: ['\u2713 undone', 'done', 'What was done was taken back.'],
-    stuck: ['? stuck', 'waits', 'A step has neither ended well nor badly.'],
+    stuck: ['? stuck', 'waits', 'A confirm or cancel was refused, or its outcome is ' +
+        'unknown.'],
     corrupt: ['\u2716 corrupt', 'wrong', 'Its row cannot be read.'],
 };
 
@@ -79,8 +80,10 @@ const verbs = {
             'not run.', ['dead', 'indeterminate', 'waiting']],
     ],
     saga: [
-        ['retry', 'Make the calls again that failed', 'What was refused gets a new ' +
-            'id, what is in doubt keeps its own.', ['stuck']],
+        ['retry', 'Make the calls again that failed', 'A call that was refused ' +
+            'is sent under a new id, or its target would refuse it again. One that ' +
+            'may have been taken keeps its id, so that it is not carried out twice.',
+        ['stuck']],
         ['resolve', 'What failed in one step was done by hand', 'The saga goes on ' +
             'behind this step.', ['stuck']],
         ['abort', 'Undo it', 'What was done is taken back.', ['going']],
@@ -257,7 +260,8 @@ function decisionForm(d, kind, r, done) {
     field('How do you know?', h('input', {id: 'why', class: 'wide', required: true,
         maxlength: '512', autocomplete: 'off'}), 'What the target or the service ' +
         'showed, a ticket. It is kept with it and in the audit log, under your name.'),
-    isSaga && field('Type the first eight characters of the saga', h('input', {
+    isSaga && field(r.name.length > 8 ? 'Type the first eight characters of the ' +
+        'saga' : 'Type the name of the saga', h('input', {
         id: 'digits', required: true, autocomplete: 'off', spellcheck: 'false',
         maxlength: '8'}), first),
     out, h('p', {class: 'row'}, h('button', {class: 'main', id: 'decide'}, 'Decide'),
@@ -291,7 +295,9 @@ function decisionForm(d, kind, r, done) {
             fill(out, trouble(problem));
         }
     });
-    return panel('Decide', null, pad(h('p', {}, 'Find out at the target first.'),
+    return panel('Decide', null, pad(h('p', {}, kind === 'saga' ?
+        'Find out first, at the service that the failed step calls.' :
+        'Find out at the target first.'),
                                      form));
 }
 

@@ -160,7 +160,9 @@ export async function metrics({page, title, again}) {
         update(body, !m.sources.length && none(), sources(m),
             groups.filter(([name]) => any(name) && (name !== 'Messages' || relays))
                 .map(([name, plots]) => h('section', {'data-key': 'group-' + name},
-                    h('h2', {class: 'over'}, name), h('div', {class: 'grid wide'},
+                    h('h2', {class: 'over'}, name), name === groups[0][0] &&
+                        h('p', {}, h('a', {href: '#/waiting'}, 'What waits for you')),
+                    h('div', {class: 'grid wide'},
                     plots.map(([text, of]) => {
                         const [all, how] = of(m);
                         return plot(m, text, all, how);
