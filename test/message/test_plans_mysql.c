@@ -31,7 +31,9 @@ static const char *const rows[] = {
     "concat('m',seq),CASE WHEN seq%3=0 AND (seq%20<>1 OR seq%100=1)"
     " THEN concat('k',seq) END,'','','',1,0 FROM " SEQ(1000000, "numbers"),
     "INSERT INTO @inbox(consumer,id,at_ms,kind) SELECT concat('c',seq%3),"
-    "concat('m',seq),1800000000000,1 FROM " SEQ(1000000, "numbers"),
+    "concat('m',seq),1800000000000,1 FROM " SEQ(
+        1000000,
+        "numbers") " ORDER BY 1,2", /* as the table is: the server's memory is small */
     "INSERT INTO "
     "@parked(consumer,id,state,due_ms,at_ms,`key`,type,headers,body,"
     "error,filed) SELECT concat('c',seq%3),concat('m',seq),"
