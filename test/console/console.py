@@ -325,3 +325,11 @@ def waiting(console, order):
              if r["label"] and r["label"].endswith("order=%s" % order)]
     assert len(found) == 1, found
     return found[0]
+
+
+def opened(world, console, chrome, order, prefix="/pay/"):
+    """A lost outcome, whose page is open; its record."""
+    world.lose(order, prefix)
+    r = waiting(console, order)
+    chrome.go("record/main/" + r["name"])
+    return r

@@ -11,7 +11,7 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
                     "python3-selenium")
 
 import browser  # noqa: E402  pylint: disable=wrong-import-position
-from console import MARK, Drop, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from console import MARK, Drop, opened, waiting  # noqa: E402  pylint: disable=wrong-import-position
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,6 @@ def no_complaints(chrome):
     assert chrome.complaints() == []
 
 
-def opened(world, console, chrome, order, prefix="/pay/"):
-    world.lose(order, prefix)
-    r = waiting(console, order)
-    chrome.go("record/main/" + r["name"])
-    return r
-
-
 def says(chrome, action, status, body, headers=None):
     chrome.click("#action-" + action)
     chrome.type("#status", str(status))
@@ -47,6 +40,12 @@ def says(chrome, action, status, body, headers=None):
     chrome.type("#answer", body)
     chrome.click("#check")
     chrome.find("#why")
+
+
+def decides(chrome, r, why):
+    chrome.type("#why", why)
+    chrome.type("#digits", r["name"][:8])
+    chrome.click("#decide")
 
 
 def asked(chrome):
@@ -72,9 +71,7 @@ def test_a_body_that_names_another_order_takes_a_tick(world, console, chrome, bo
     chrome.go("record/main/" + r["name"])
     says(chrome, "success", 201, body)
     assert asked(chrome) == (["The body does not name o-4405."] if doubt else [])
-    chrome.type("#why", "ticket 12")
-    chrome.type("#digits", r["name"][:8])
-    chrome.click("#decide")
+    decides(chrome, r, "ticket 12")
     if doubt:  # the browser asks for the tick
         assert console.record(r["name"])["state"] == "indeterminate"
         chrome.click("#doubt-0")
@@ -135,9 +132,7 @@ def test_why_a_repeat_cannot_be_let_execute_is_said(world, console, chrome):
     assert "(once_lost)" not in chrome.text()
     chrome.click("#action-reopen")
     chrome.click("#check")
-    chrome.type("#why", "it recognises keys")
-    chrome.type("#digits", r["name"][:8])
-    chrome.click("#decide")
+    decides(chrome, r, "it recognises keys")
     chrome.shows("Decided: the next repeat executes.")
     assert "Repeats get it" not in chrome.text()
 
@@ -146,9 +141,7 @@ def test_an_answer_that_is_lost_is_not_what_repeats_get(world, console, chrome):
     r = opened(world, console, chrome, "no-answer")
     chrome.click("#action-applied")
     chrome.click("#check")
-    chrome.type("#why", "seen at the bank")
-    chrome.type("#digits", r["name"][:8])
-    chrome.click("#decide")
+    decides(chrome, r, "seen at the bank")
     chrome.shows("Its answer is lost: repeats get 409 response-unavailable from now")
     assert "Repeats get it from now on" not in chrome.text()
 
@@ -219,8 +212,7 @@ def test_a_dry_run_of_many_comes_into_view(world, console, chrome):
 
 def test_a_reason_that_was_typed_stays_while_the_answer_is_changed(
         world, console, chrome):
-    world.lose("why-1")
-    chrome.go("record/main/" + waiting(console, "why-1")["name"])
+    opened(world, console, chrome, "why-1")
     says(chrome, "success", 201, '{"charge": "why-1"}')
     chrome.type("#why", "ticket 12")
     says(chrome, "success", 201, '{"charge": "why-1", "n": 1}')

@@ -20,7 +20,7 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
 import browser  # noqa: E402  pylint: disable=wrong-import-position
 from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=wrong-import-position
 
-from console import BUILD, ONCE, Answer, MARK, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from console import BUILD, ONCE, Answer, MARK, eventually, opened, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me, operators  # noqa: E402  pylint: disable=wrong-import-position
 import servers  # noqa: E402  pylint: disable=wrong-import-position
 from shop import Shop  # noqa: E402  pylint: disable=wrong-import-position
@@ -52,14 +52,6 @@ def no_complaints(chrome, request):
     yield
     if "complains" not in request.keywords:
         assert chrome.complaints() == []
-
-
-def opened(world, console, chrome, order):
-    """A lost outcome, whose page is open; its record."""
-    world.lose(order)
-    r = waiting(console, order)
-    chrome.go("record/main/" + r["name"])
-    return r
 
 
 # ---- The story: the pager says that an outcome is unknown -----------------------

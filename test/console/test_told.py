@@ -16,7 +16,7 @@ pytest.importorskip("selenium", reason="no selenium: apt-get install "
 import browser  # noqa: E402  pylint: disable=wrong-import-position
 from selenium.webdriver.common.keys import Keys  # noqa: E402  pylint: disable=wrong-import-position
 from conftest import me  # noqa: E402  pylint: disable=wrong-import-position
-from console import Answer, eventually, waiting  # noqa: E402  pylint: disable=wrong-import-position
+from console import Answer, eventually, opened, waiting  # noqa: E402  pylint: disable=wrong-import-position
 from shop import DEAD, GOING, STUCK, Shop  # noqa: E402  pylint: disable=wrong-import-position
 
 
@@ -46,13 +46,6 @@ def no_complaints(chrome, request):
     yield
     if "complains" not in request.keywords:
         assert chrome.complaints() == []
-
-
-def opened(world, console, chrome, order):
-    world.lose(order)
-    r = waiting(console, order)
-    chrome.go("record/main/" + r["name"])
-    return r
 
 
 def is_on_the_screen(chrome, how):
