@@ -133,10 +133,12 @@ static void put_raise(struct once__my_text *t, uint64_t fence)
 {
     once_record r = {.attempt = 1, .fence = fence};
     uint8_t name[ONCE_NAME_SIZE];
+    uint32_t columns;
 
     ONCE__MUST(getrandom(name, sizeof(name), 0) == (ssize_t)sizeof(name));
-    once__my_put(t, once__my_insert_record);
-    once__my_put_record(t, name, &r, fence);
+    columns = once__my_columns_for(name, &r, fence);
+    once__my_put_insert(t, columns);
+    once__my_put_record(t, name, &r, fence, columns);
     once__my_put(t, ";DELETE FROM once_record WHERE fence = ");
     once__my_put_number(t, fence);
     once__my_put(t, ";");
@@ -259,14 +261,19 @@ int once__my_time(struct once__my_link *l, struct once__my_text *t,
 
 static void write_part(struct once__my_writer *w, const once_named *r, size_t n)
 {
+    uint32_t columns = 0;
     size_t i;
     int open = 0;
 
     once__my_begin(w->text);
+    for (i = 0; i < n; i++)
+        columns |= once__my_columns_for(r[i].name, &r[i].record,
+                                        r[i].record.fence);
+    once__my_put_insert(w->text, columns);
     for (i = 0; i < n; i++) {
-        once__my_put(w->text, i == 0 ? once__my_insert_record : ",");
+        once__my_put(w->text, i == 0 ? "" : ",");
         once__my_put_record(w->text, r[i].name, &r[i].record,
-                            r[i].record.fence);
+                            r[i].record.fence, columns);
     }
     once__my_put(w->text, ";");
     for (i = 0; i < n; i++)

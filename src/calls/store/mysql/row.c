@@ -200,31 +200,14 @@ int once__my_row_next(MYSQL_RES *rows, struct once__my_row *out)
 
 /* ---- Writing ----------------------------------------------------------- */
 
-const char once__my_insert_record[] =
-    "INSERT INTO once_record (fence, class, due_ms, lease_ms, keep_ms, "
-    "granted_ms, created_ms, ended_ms, attempt, version, state, kind, policy, "
-    "doubt, reason, token, trace, name, fingerprint, subject, grp, label, "
-    "note) VALUES ";
-
 const char once__my_insert_body[] =
     "INSERT INTO once_body (fence, part, size, bytes) VALUES ";
 
-static size_t trimmed(const uint8_t *text, size_t size)
+static once_bytes trimmed(const uint8_t *text, size_t size)
 {
     while (size > 0 && text[size - 1] == 0)
         size--;
-    return size;
-}
-
-static void put_numbers(struct once__my_text *t, const uint64_t *numbers,
-                        size_t n)
-{
-    size_t i;
-
-    for (i = 0; i < n; i++) {
-        once__my_put_number(t, numbers[i]);
-        once__my_put(t, ",");
-    }
+    return (once_bytes){text, size};
 }
 
 void once__my_put_now(struct once__my_text *t)
@@ -233,38 +216,125 @@ void once__my_put_now(struct once__my_text *t)
                     "UTC_TIMESTAMP(3)) DIV 1000");
 }
 
-void once__my_put_record(struct once__my_text *t, const uint8_t *name,
-                         const once_record *r, uint64_t fence)
+/*
+ * The columns of a record, numbers before bytes. An INSERT leaves out those that
+ * have their default in all of its rows: the server takes longer to parse a value
+ * than to store it.
+ */
+enum { NUMBERS_OF_ROW = 15, BYTES_OF_ROW = 8, ALWAYS = -1 };
+
+static const struct {
+    const char *name;
+    int usual; /* the default; ALWAYS: there is none */
+} numbers_of_row[NUMBERS_OF_ROW] = {
+    {"fence", 0},
+    {"class", 1},
+    {"due_ms", ALWAYS},
+    {"lease_ms", ALWAYS},
+    {"keep_ms", ALWAYS},
+    {"granted_ms", ALWAYS},
+    {"created_ms", ALWAYS},
+    {"ended_ms", 0},
+    {"attempt", 1},
+    {"version", 1},
+    {"state", ONCE_CLAIMED},
+    {"kind", 0},
+    {"policy", 0},
+    {"doubt", 0},
+    {"reason", 0},
+};
+
+static const struct {
+    const char *name;
+    int hex; /* 1: it is random, and has no default; 0: that is no bytes */
+} bytes_of_row[BYTES_OF_ROW] = {
+    {"token", 1}, {"name", 1},    {"fingerprint", 1}, {"trace", 0},
+    {"grp", 0},   {"subject", 0}, {"label", 0},       {"note", 0},
+};
+
+struct row {
+    uint64_t numbers[NUMBERS_OF_ROW];
+    once_bytes bytes[BYTES_OF_ROW];
+};
+
+static struct row row_of(const uint8_t *name, const once_record *r,
+                         uint64_t fence)
 {
     const struct place place = place_of(r);
-    const uint64_t numbers[] = {place.class, place.due_ms,  r->lease_ms,
-                                r->keep_ms,  r->granted_ms, r->created_ms,
-                                r->ended_ms, r->attempt,    ONCE__MY_SCHEMA,
-                                r->state,    r->kind,       r->policy,
-                                r->doubt,    r->reason};
 
-    once__my_put(t, "(");
-    if (fence == 0)
-        once__my_put(t, "DEFAULT");
-    else
-        once__my_put_number(t, fence);
-    once__my_put(t, ",");
-    put_numbers(t, numbers, sizeof(numbers) / sizeof(numbers[0]));
-    once__my_put_hex(t, r->token, ONCE_TOKEN_SIZE);
-    once__my_put(t, ",");
-    once__my_put_hex(t, r->trace, ONCE_TRACE_SIZE);
-    once__my_put(t, ",");
-    once__my_put_hex(t, name, ONCE_NAME_SIZE);
-    once__my_put(t, ",");
-    once__my_put_hex(t, r->fingerprint, ONCE_FINGERPRINT_SIZE);
-    once__my_put(t, ",");
-    once__my_put_bytes(t, r->subject, trimmed(r->subject, ONCE_SUBJECT_SIZE));
-    once__my_put(t, ",");
-    once__my_put_bytes(t, r->group, trimmed(r->group, ONCE_GROUP_SIZE));
-    once__my_put(t, ",");
-    once__my_put_bytes(t, r->label.data, r->label.size);
-    once__my_put(t, ",");
-    once__my_put_bytes(t, r->note.data, r->note.size);
+    return (struct row){
+        .numbers = {fence, place.class, place.due_ms, r->lease_ms, r->keep_ms,
+                    r->granted_ms, r->created_ms, r->ended_ms, r->attempt,
+                    ONCE__MY_SCHEMA, r->state, r->kind, r->policy, r->doubt,
+                    r->reason},
+        .bytes = {{r->token, ONCE_TOKEN_SIZE},
+                  {name, ONCE_NAME_SIZE},
+                  {r->fingerprint, ONCE_FINGERPRINT_SIZE},
+                  trimmed(r->trace, ONCE_TRACE_SIZE),
+                  trimmed(r->group, ONCE_GROUP_SIZE),
+                  trimmed(r->subject, ONCE_SUBJECT_SIZE),
+                  r->label,
+                  r->note}};
+}
+
+uint32_t once__my_columns_for(const uint8_t *name, const once_record *r,
+                              uint64_t fence)
+{
+    const struct row row = row_of(name, r, fence);
+    uint32_t columns = 0;
+    unsigned i;
+
+    for (i = 0; i < NUMBERS_OF_ROW; i++)
+        if (numbers_of_row[i].usual == ALWAYS ||
+            row.numbers[i] != (uint64_t)numbers_of_row[i].usual)
+            columns |= 1u << i;
+    for (i = 0; i < BYTES_OF_ROW; i++)
+        if (bytes_of_row[i].hex || row.bytes[i].size > 0)
+            columns |= 1u << (NUMBERS_OF_ROW + i);
+    return columns;
+}
+
+void once__my_put_insert(struct once__my_text *t, uint32_t columns)
+{
+    const char *between = "INSERT INTO once_record (";
+    unsigned i;
+
+    for (i = 0; i < NUMBERS_OF_ROW + BYTES_OF_ROW; i++) {
+        if (!(columns & 1u << i))
+            continue;
+        once__my_put(t, between);
+        once__my_put(t, i < NUMBERS_OF_ROW
+                            ? numbers_of_row[i].name
+                            : bytes_of_row[i - NUMBERS_OF_ROW].name);
+        between = ", ";
+    }
+    once__my_put(t, ") VALUES ");
+}
+
+void once__my_put_record(struct once__my_text *t, const uint8_t *name,
+                         const once_record *r, uint64_t fence, uint32_t columns)
+{
+    const struct row row = row_of(name, r, fence);
+    const char *between = "(";
+    unsigned i;
+
+    for (i = 0; i < NUMBERS_OF_ROW; i++) {
+        if (!(columns & 1u << i))
+            continue;
+        once__my_put(t, between);
+        once__my_put_number(t, row.numbers[i]);
+        between = ",";
+    }
+    for (i = 0; i < BYTES_OF_ROW; i++) {
+        if (!(columns & 1u << (NUMBERS_OF_ROW + i)))
+            continue;
+        once__my_put(t, between);
+        if (bytes_of_row[i].hex)
+            once__my_put_hex(t, row.bytes[i].data, row.bytes[i].size);
+        else
+            once__my_put_bytes(t, row.bytes[i].data, row.bytes[i].size);
+        between = ",";
+    }
     once__my_put(t, ")");
 }
 

@@ -17,31 +17,31 @@
 --    class 3   indeterminate          due_ms: when it ended
 -- Numbers of states, kinds, policies and reasons are those of <once/once.h>.
 -- Times are milliseconds since 1970. `grp` and `subject` have no trailing NUL
--- bytes.
+-- bytes. The defaults are what most claims have: an INSERT leaves them out.
 CREATE TABLE IF NOT EXISTS once_record (
     fence BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
-    class TINYINT UNSIGNED NOT NULL,
+    class TINYINT UNSIGNED NOT NULL DEFAULT 1,
     due_ms BIGINT UNSIGNED NOT NULL,
     lease_ms BIGINT UNSIGNED NOT NULL,
     keep_ms BIGINT UNSIGNED NOT NULL,
     granted_ms BIGINT UNSIGNED NOT NULL,
     created_ms BIGINT UNSIGNED NOT NULL,
-    ended_ms BIGINT UNSIGNED NOT NULL,
-    attempt INT UNSIGNED NOT NULL,
-    version TINYINT UNSIGNED NOT NULL,
-    state TINYINT UNSIGNED NOT NULL,
-    kind TINYINT UNSIGNED NOT NULL,
-    policy TINYINT UNSIGNED NOT NULL,
-    doubt TINYINT UNSIGNED NOT NULL,
-    reason TINYINT UNSIGNED NOT NULL,
+    ended_ms BIGINT UNSIGNED NOT NULL DEFAULT 0,
+    attempt INT UNSIGNED NOT NULL DEFAULT 1,
+    version TINYINT UNSIGNED NOT NULL DEFAULT 1,
+    state TINYINT UNSIGNED NOT NULL DEFAULT 1,
+    kind TINYINT UNSIGNED NOT NULL DEFAULT 0,
+    policy TINYINT UNSIGNED NOT NULL DEFAULT 0,
+    doubt TINYINT UNSIGNED NOT NULL DEFAULT 0,
+    reason TINYINT UNSIGNED NOT NULL DEFAULT 0,
     token BINARY(16) NOT NULL,
-    trace BINARY(16) NOT NULL,
+    trace BINARY(16) NOT NULL DEFAULT '',
     name BINARY(32) NOT NULL,
     fingerprint BINARY(32) NOT NULL,
-    subject VARBINARY(8) NOT NULL,
-    grp VARBINARY(32) NOT NULL,
-    label VARBINARY(128) NOT NULL,
-    note VARBINARY(1024) NOT NULL,
+    subject VARBINARY(8) NOT NULL DEFAULT '',
+    grp VARBINARY(32) NOT NULL DEFAULT '',
+    label VARBINARY(128) NOT NULL DEFAULT '',
+    note VARBINARY(1024) NOT NULL DEFAULT '',
     UNIQUE KEY name (name),
     KEY due (class, due_ms, name)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
@@ -71,6 +71,7 @@ CREATE TABLE IF NOT EXISTS once_swept (
     fence BIGINT UNSIGNED NOT NULL,
     at_ms BIGINT UNSIGNED NOT NULL,
     PRIMARY KEY (name, fence),
+    KEY fence (fence),
     KEY at (at_ms)
 ) ENGINE = InnoDB;
 

@@ -84,11 +84,6 @@ static void put_name(struct once__my_text *t, const struct once__my_change *c)
     once__my_put_hex(t, c->name, ONCE_NAME_SIZE);
 }
 
-static void put_grant(struct once__my_text *t, const struct once__my_change *c)
-{
-    once__my_put_record(t, c->name, &c->after, 0);
-}
-
 /* The statement before this one must have changed `n` rows, or all is taken
  * back. */
 static void put_count(struct once__my_text *t, size_t n)
@@ -192,6 +187,28 @@ static void write_steps(struct once__my_writer *w,
     once__my_text_clear(&text);
 }
 
+static void write_grants(struct once__my_writer *w,
+                         const struct once__my_change *c, size_t n)
+{
+    uint32_t columns = 0;
+    size_t i, count = 0;
+
+    for (i = 0; i < n; i++)
+        if (is_granted(&c[i]))
+            columns |= once__my_columns_for(c[i].name, &c[i].after, 0);
+    for (i = 0; i < n; i++) {
+        if (!is_granted(&c[i]))
+            continue;
+        if (count++ == 0)
+            once__my_put_insert(w->text, columns);
+        else
+            once__my_put(w->text, ",");
+        once__my_put_record(w->text, c[i].name, &c[i].after, 0, columns);
+    }
+    if (count > 0)
+        once__my_put(w->text, ";");
+}
+
 void once__my_write_body(struct once__my_writer *w, once_bytes result,
                          uint64_t fence, int *open)
 {
@@ -262,7 +279,8 @@ static void write_swept(struct once__my_writer *w,
 }
 
 /* Whether a name that was granted has had a larger fence. The rows of one INSERT
- * have consecutive numbers. */
+ * have consecutive numbers, so one that is larger than the first of them is
+ * another transaction's and larger than all. There is hardly ever one. */
 static void write_check(struct once__my_writer *w,
                         const struct once__my_change *c, size_t n)
 {
@@ -274,10 +292,10 @@ static void write_check(struct once__my_writer *w,
         return;
     once__my_put(
         w->text,
-        "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM once_record "
-        "r FORCE INDEX (PRIMARY) STRAIGHT_JOIN once_swept s ON s.name "
-        "= r.name AND s.fence > r.fence WHERE r.fence BETWEEN "
-        "LAST_INSERT_ID() AND LAST_INSERT_ID() + ");
+        "INSERT INTO once_touch (slot, n) SELECT 0, 0 FROM once_swept s "
+        "FORCE INDEX (fence) STRAIGHT_JOIN once_record r FORCE INDEX (PRIMARY) "
+        "ON r.name = s.name WHERE s.fence > LAST_INSERT_ID() AND r.fence "
+        "BETWEEN LAST_INSERT_ID() AND LAST_INSERT_ID() + ");
     once__my_put_number(w->text, grants - 1);
     once__my_put(w->text, " LIMIT 1 LOCK IN SHARE MODE;");
 }
@@ -302,8 +320,7 @@ void once__my_write(struct once__my_writer *w, struct once__my_change *c,
                       is_gone, put_fence, ");");
     if (gone > 0)
         put_count(w->text, gone);
-    (void)write_list(w, once__my_insert_record, c, n, is_granted, put_grant,
-                     ";");
+    write_grants(w, c, n);
     write_steps(w, c, n);
     write_bodies(w, c, n);
     write_swept(w, c, n, now_ms);
