@@ -686,6 +686,46 @@ static void steps_of_a_batch_get_each_their_own_values(void)
     once_store_close(s);
 }
 
+/* One INSERT leaves out what all of its rows have by default, and no more. */
+static void rows_of_a_batch_get_each_their_own_values(void)
+{
+    enum { N = 48, KINDS = 6 };
+    struct place p = made_place("");
+    once_store *s = must_open(p.url);
+    once_op op[N], *ops[N], shown;
+    unsigned i, round;
+
+    for (round = 0; round < KINDS; round++) {
+        for (i = 0; i < N; i++) {
+            unsigned kind = i == N / 2 ? round : KINDS;
+
+            fill(&op[i], ONCE_OP_CLAIM, round * N + i, 1);
+            op[i].two_phase = kind == 0;
+            op[i].policy = kind == 1 ? ONCE_RETRY_FAILED : 0;
+            op[i].trace[3] = kind == 2;
+            op[i].subject[0] = kind == 3;
+            op[i].group[0] = kind == 4 ? 'g' : 0;
+            op[i].label =
+                kind == 5 ? (once_bytes){"l'a\\bel", 7} : (once_bytes){NULL, 0};
+            ops[i] = &op[i];
+        }
+        T_EQ(s->ops->apply(s, ops, N, NULL), ONCE_OK);
+        for (i = 0; i < N; i++) {
+            T_EQ(op[i].rc, ONCE_OWNER);
+            fill(&shown, ONCE_OP_SHOW, round * N + i, 1);
+            T_EQ(ask(s, &shown), ONCE_IN_FLIGHT);
+            T_EQ(shown.record.state,
+                 op[i].two_phase ? ONCE_CLAIMED : ONCE_DISPATCHED);
+            T_EQ(shown.record.policy, op[i].policy);
+            T_MEM(shown.record.trace, op[i].trace, ONCE_TRACE_SIZE);
+            T_MEM(shown.record.subject, op[i].subject, ONCE_SUBJECT_SIZE);
+            T_MEM(shown.record.group, op[i].group, ONCE_GROUP_SIZE);
+            T_EQ(shown.record.label.size, op[i].label.size);
+        }
+    }
+    once_store_close(s);
+}
+
 /* ---- Time --------------------------------------------------------------- */
 
 /* As the server has it, in whatever time zone: also in the hour that one of them
@@ -1550,6 +1590,7 @@ static void alone(void)
     WANTED(a_part_that_is_missing_is_an_error);
     WANTED(what_is_there_is_not_imported);
     WANTED(steps_of_a_batch_get_each_their_own_values);
+    WANTED(rows_of_a_batch_get_each_their_own_values);
     WANTED(time_is_the_servers_whatever_its_zone);
     WANTED(the_time_is_that_behind_the_locks);
     WANTED(a_locked_row_keeps_no_other_waiting);

@@ -7,8 +7,6 @@
  * means itself, and three of them are all that must be escaped. There is no other
  * way for bytes into a statement.
  */
-#include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/bytes.h"
@@ -60,12 +58,16 @@ void once__my_put(struct once__my_text *t, const char *words)
     once__my_put_part(t, words, strlen(words));
 }
 
+/* Not by printf(), which took a tenth of the client's time. */
 void once__my_put_number(struct once__my_text *t, uint64_t number)
 {
-    char digits[24];
+    char digits[20];
+    size_t at = sizeof(digits);
 
-    (void)snprintf(digits, sizeof(digits), "%" PRIu64, number);
-    once__my_put(t, digits);
+    do
+        digits[--at] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    once__my_put_part(t, digits + at, sizeof(digits) - at);
 }
 
 void once__my_put_hex(struct once__my_text *t, const void *data, size_t size)

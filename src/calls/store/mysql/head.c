@@ -267,13 +267,13 @@ static void write_part(struct once__my_writer *w, const once_named *r, size_t n)
 
     once__my_begin(w->text);
     for (i = 0; i < n; i++)
-        columns |= once__my_columns_for(r[i].name, &r[i].record,
-                                        r[i].record.fence);
+        columns |=
+            once__my_columns_for(r[i].name, &r[i].record, r[i].record.fence);
     once__my_put_insert(w->text, columns);
     for (i = 0; i < n; i++) {
         once__my_put(w->text, i == 0 ? "" : ",");
-        once__my_put_record(w->text, r[i].name, &r[i].record,
-                            r[i].record.fence, columns);
+        once__my_put_record(w->text, r[i].name, &r[i].record, r[i].record.fence,
+                            columns);
     }
     once__my_put(w->text, ";");
     for (i = 0; i < n; i++)

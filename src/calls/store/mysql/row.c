@@ -237,7 +237,7 @@ static const struct {
     {"ended_ms", 0},
     {"attempt", 1},
     {"version", 1},
-    {"state", ONCE_CLAIMED},
+    {"state", ONCE_DISPATCHED},
     {"kind", 0},
     {"policy", 0},
     {"doubt", 0},
@@ -262,19 +262,19 @@ static struct row row_of(const uint8_t *name, const once_record *r,
 {
     const struct place place = place_of(r);
 
-    return (struct row){
-        .numbers = {fence, place.class, place.due_ms, r->lease_ms, r->keep_ms,
-                    r->granted_ms, r->created_ms, r->ended_ms, r->attempt,
-                    ONCE__MY_SCHEMA, r->state, r->kind, r->policy, r->doubt,
-                    r->reason},
-        .bytes = {{r->token, ONCE_TOKEN_SIZE},
-                  {name, ONCE_NAME_SIZE},
-                  {r->fingerprint, ONCE_FINGERPRINT_SIZE},
-                  trimmed(r->trace, ONCE_TRACE_SIZE),
-                  trimmed(r->group, ONCE_GROUP_SIZE),
-                  trimmed(r->subject, ONCE_SUBJECT_SIZE),
-                  r->label,
-                  r->note}};
+    return (struct row){.numbers = {fence, place.class, place.due_ms,
+                                    r->lease_ms, r->keep_ms, r->granted_ms,
+                                    r->created_ms, r->ended_ms, r->attempt,
+                                    ONCE__MY_SCHEMA, r->state, r->kind,
+                                    r->policy, r->doubt, r->reason},
+                        .bytes = {{r->token, ONCE_TOKEN_SIZE},
+                                  {name, ONCE_NAME_SIZE},
+                                  {r->fingerprint, ONCE_FINGERPRINT_SIZE},
+                                  trimmed(r->trace, ONCE_TRACE_SIZE),
+                                  trimmed(r->group, ONCE_GROUP_SIZE),
+                                  trimmed(r->subject, ONCE_SUBJECT_SIZE),
+                                  r->label,
+                                  r->note}};
 }
 
 uint32_t once__my_columns_for(const uint8_t *name, const once_record *r,
