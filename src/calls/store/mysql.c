@@ -57,7 +57,12 @@ enum {
 #define NOT_DRAWN UINT64_MAX
 
 /* How a record is asked for (bits). */
-enum { LOCK = 1, READ = 2 };
+enum {
+    LOCK = 1,          /* by its name */
+    READ = 2,          /* the same */
+    LOCK_BY_FENCE = 4, /* which costs less; of a name that was granted again,
+                        * or is absent, nothing is found */
+};
 
 /* What was read of an operation's record, and what is to become of it. */
 struct item {
@@ -192,7 +197,7 @@ struct batch {
     once_error *err;
 };
 
-/* FORGET needs the result, too, or how long it is. */
+/* FORGET needs the result, too, or how long it is. A fence of 0 is any. */
 static int ways_of(const once_op *op)
 {
     switch (op->verb) {
@@ -203,12 +208,12 @@ static int ways_of(const once_op *op)
     case ONCE_OP_FORGET:
         return LOCK | READ;
     default:
-        return LOCK;
+        return op->fence != 0 ? LOCK_BY_FENCE : LOCK;
     }
 }
 
-/* Names that are asked for in this way; nothing if there is none. */
-static size_t put_names(struct batch *b, int way, const char *columns,
+/* Records that are asked for in this way; nothing if there is none. */
+static size_t put_asked(struct batch *b, int way, const char *columns,
                         const char *from, const char *end)
 {
     struct once__my_text *t = &b->s->text;
@@ -221,11 +226,13 @@ static size_t put_names(struct batch *b, int way, const char *columns,
             once__my_put(t, "SELECT ");
             once__my_put(t, columns);
             once__my_put(t, from);
-            once__my_put(t, "WHERE r.name IN (");
         } else {
             once__my_put(t, ",");
         }
-        once__my_put_hex(t, b->rounds->call[i]->name, ONCE_NAME_SIZE);
+        if (way == LOCK_BY_FENCE)
+            once__my_put_number(t, b->rounds->call[i]->fence);
+        else
+            once__my_put_hex(t, b->rounds->call[i]->name, ONCE_NAME_SIZE);
     }
     if (n > 0)
         once__my_put(t, end);
@@ -234,7 +241,7 @@ static size_t put_names(struct batch *b, int way, const char *columns,
 
 /* The sets of rows that an answer has. */
 struct sets {
-    size_t locks, reads; /* 1: there is one */
+    size_t locks, reads; /* of each kind */
 };
 
 static struct sets put_reading(struct batch *b, int begin)
@@ -245,11 +252,16 @@ static struct sets put_reading(struct batch *b, int begin)
     once__my_text_reset(t);
     if (begin)
         once__my_put(t, "BEGIN;");
-    sets.locks = put_names(b, LOCK, once__my_columns_of_head,
-                           " FROM once_record r FORCE INDEX (name) ",
+    sets.locks = put_asked(b, LOCK, once__my_columns_of_head,
+                           " FROM once_record r FORCE INDEX (name) WHERE "
+                           "r.name IN (",
                            ") ORDER BY r.name FOR UPDATE SKIP LOCKED;") > 0;
-    sets.reads =
-        put_names(b, READ, once__my_columns, ONCE__MY_FROM("name"), ");") > 0;
+    sets.locks += put_asked(b, LOCK_BY_FENCE, once__my_columns_of_head,
+                            " FROM once_record r FORCE INDEX (PRIMARY) WHERE "
+                            "r.fence IN (",
+                            ") ORDER BY r.fence FOR UPDATE SKIP LOCKED;") > 0;
+    sets.reads = put_asked(b, READ, once__my_columns,
+                           ONCE__MY_FROM("name") "WHERE r.name IN (", ");") > 0;
     once__my_put(t, "SELECT ");
     once__my_put_now(t);
     once__my_put(t, ", version, id, ");
@@ -272,23 +284,22 @@ static struct item *item_of(struct batch *b, const uint8_t *name)
  * both are asked for, a lock counts only for a record that is, in all that a step
  * changes, what was locked.
  */
-static int take_locks(struct batch *b, MYSQL_RES *rows)
+static void take_locks(struct batch *b, MYSQL_RES *rows)
 {
     struct item *item;
     struct once__my_row row;
 
     while (once__my_row_next(rows, &row)) {
         item = item_of(b, row.name);
-        if (item == NULL)
-            return 0;
+        if (item == NULL) /* the fence was another name's */
+            continue;
         item->has_stamp = 1;
         item->stamp = row.record;
-        if (item->ways != LOCK || row.rc != ONCE_OK)
+        if (item->ways & READ || row.rc != ONCE_OK)
             continue;
         item->before = row.record;
         item->there = item->whole = item->locked = 1;
     }
-    return 1;
 }
 
 static int is_stamped(const struct item *item, const once_record *r)
@@ -352,10 +363,14 @@ static int take_place(struct batch *b, MYSQL_RES *rows)
 static int take_rows(struct batch *b, const struct once__my_answer *a,
                      struct sets sets)
 {
-    if (a->count == sets.locks + sets.reads + 1 &&
-        (!sets.locks || take_locks(b, a->rows[0])) &&
-        (!sets.reads || take_records(b, a->rows[sets.locks])))
-        return take_place(b, a->rows[a->count - 1]);
+    size_t i;
+
+    if (a->count == sets.locks + sets.reads + 1) {
+        for (i = 0; i < sets.locks; i++)
+            take_locks(b, a->rows[i]);
+        if (!sets.reads || take_records(b, a->rows[sets.locks]))
+            return take_place(b, a->rows[a->count - 1]);
+    }
     return once__fail(b->err, ONCE_ESTORE, "%s: its tables are not ours",
                       b->s->link.label);
 }
@@ -446,7 +461,7 @@ static size_t choose_again(struct batch *b)
     for (i = 0; i < b->rounds->count; i++) {
         const once_op *op = b->rounds->call[i];
         struct item *item = &b->s->items[i];
-        int again = item->ways == LOCK
+        int again = !(item->ways & READ)
                         ? !item->locked
                         : op->verb == ONCE_OP_CLAIM && item->there &&
                               item->rc == ONCE_OK &&
