@@ -181,9 +181,9 @@ const struct once__broker_ops *__wrap_once__broker_find(const char *url,
 /* ---- The clerk ----------------------------------------------------------- */
 
 static struct {
-    atomic_int late;       /* the next claim that finds nothing ends late: when a
-                            * load has come back */
-    atomic_int with_work;  /* so often it went to rest with a load to settle */
+    atomic_int late;       /* the next claim that finds nothing ends when a load
+                            * has come back */
+    atomic_int with_work;  /* how often it went to rest with a load to settle */
     struct timespec pause; /* between two looks for it */
 } clerk = {.pause = {0, 1000000}};
 
