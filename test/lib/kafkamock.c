@@ -29,6 +29,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,20 @@ int bind(int fd, __CONST_SOCKADDR_ARG at, socklen_t size)
         addr = (const struct sockaddr *)&in;
     }
     return (int)syscall(SYS_bind, fd, addr, size);
+}
+
+/*
+ * A broker of Kafka sends each answer at once (TCP_NODELAY). The library's does not:
+ * an answer waits until the client has acknowledged the one before, for which a
+ * client that has nothing to send takes 40 ms.
+ */
+int accept(int fd, __SOCKADDR_ARG at, socklen_t *__restrict size)
+{
+    int on = 1, of = (int)syscall(SYS_accept, fd, at.__sockaddr__, size);
+
+    if (of >= 0 && at.__sockaddr__ != NULL)
+        (void)setsockopt(of, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return of;
 }
 
 static int number(const char *word)

@@ -498,6 +498,38 @@ static void a_key_is_the_key_of_the_record(void)
     T_STR(key, "customer%2D7");
 }
 
+/* A partition has a request of its own. These are sent within a moment, and a
+ * quarter is what a slow machine gets in one. */
+static void messages_without_a_key_share_a_partition(void)
+{
+    enum { N = 64, PARTITIONS = 16 };
+    int in[PARTITIONS] = {0}, most = 0, i;
+    struct kit_ends ends = {0};
+    struct once__broker *b;
+    char words[128], id[32];
+    FILE *f;
+
+    fresh(PARTITIONS);
+    b = sender(5000, 0);
+    for (i = 0; i < N; i++) {
+        once_message m = kit_message(id, NULL, "1", 1);
+
+        (void)snprintf(id, sizeof(id), "id-%d", i);
+        T_EQ(b->ops->send(b, &m, (uint64_t)i, NULL), ONCE_OK);
+    }
+    T_EQ(kit_collect(b, &ends, N, WAIT_MS), N);
+    b->ops->close(b);
+    (void)snprintf(words, sizeof(words), "dump %s", topic);
+    f = tool(words);
+    while (f != NULL && fscanf(f, "%d%*[^\n]", &i) == 1)
+        in[i % PARTITIONS]++;
+    if (f != NULL)
+        (void)pclose(f);
+    for (i = 0; i < PARTITIONS; i++)
+        most = in[i] > most ? in[i] : most;
+    T_OK(most >= N / 4);
+}
+
 /* ---- Receiving ------------------------------------------------------------------ */
 
 static void a_message_without_id_has_its_place(void)
@@ -1110,6 +1142,7 @@ int main(int argc, char **argv)
     }
     RUN(sending, a_topic_is_never_made);
     RUN(sending, a_key_is_the_key_of_the_record);
+    RUN(sending, messages_without_a_key_share_a_partition);
     RUN(receiving, a_message_without_id_has_its_place);
     RUN(receiving, the_first_undone_is_committed);
     RUN(receiving, a_kill_brings_all_from_the_first_undone);

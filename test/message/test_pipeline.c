@@ -178,6 +178,60 @@ const struct once__broker_ops *__wrap_once__broker_find(const char *url,
     return &gate_ops;
 }
 
+/* ---- The clerk ----------------------------------------------------------- */
+
+static struct {
+    atomic_int late;       /* the next claim that finds nothing ends when a load
+                            * has come back */
+    atomic_int with_work;  /* how often it went to rest with a load to settle */
+    struct timespec pause; /* between two looks for it */
+} clerk = {.pause = {0, 1000000}};
+
+static void allow(size_t n);
+
+static int has_load(struct once__sender *w)
+{
+    int has;
+
+    (void)pthread_mutex_lock(&w->desk.lock);
+    has = w->desk.carried != NULL;
+    (void)pthread_mutex_unlock(&w->desk.lock);
+    return has;
+}
+
+int __real_once__source_claim(struct once__sender *w, size_t n,
+                              struct once__outgoing_list *out,
+                              uint64_t *claimed_ms);
+int __wrap_once__source_claim(struct once__sender *w, size_t n,
+                              struct once__outgoing_list *out,
+                              uint64_t *claimed_ms);
+
+int __wrap_once__source_claim(struct once__sender *w, size_t n,
+                              struct once__outgoing_list *out,
+                              uint64_t *claimed_ms)
+{
+    int some = __real_once__source_claim(w, n, out, claimed_ms);
+    uint64_t until = once__steady_ms() + PATIENCE_MS;
+
+    if (some != 0 || atomic_exchange(&clerk.late, 0) == 0)
+        return some;
+    allow(SIZE_MAX);
+    while (!has_load(w) && once__steady_ms() < until)
+        (void)nanosleep(&clerk.pause, NULL);
+    return some;
+}
+
+void __real_once__source_rest(struct once__sender *w);
+void __wrap_once__source_rest(struct once__sender *w);
+
+void __wrap_once__source_rest(struct once__sender *w)
+{
+    atomic_fetch_add(&clerk.with_work, has_load(w));
+    __real_once__source_rest(w);
+}
+
+/* ---- What the gate is told ----------------------------------------------- */
+
 /* So many more proofs may be given; the rest of the gate is as it is told. */
 static void allow(size_t n)
 {
@@ -557,6 +611,22 @@ static void who_cannot_send_does_not_claim_all_the_time(void)
     db_end(&d);
 }
 
+/* Else it would sleep, and with `drain` count what is left, before it settles. */
+static void who_has_something_to_settle_does_not_rest(void)
+{
+    struct db d = warm();
+    size_t before = sent();
+
+    emit(&d, 1, NULL);
+    EVENTUALLY(sent() == before + 1);
+    atomic_store(&clerk.late, 1);
+    EVENTUALLY(left(&d) == 0);
+    T_EQ(atomic_load(&clerk.late), 0);
+    T_EQ(atomic_load(&clerk.with_work), 0);
+    relay_end();
+    end(&d);
+}
+
 static void start_saga(struct db *d)
 {
     once_saga_step steps[2] = {ONCE_SAGA_STEP_INIT, ONCE_SAGA_STEP_INIT};
@@ -622,6 +692,7 @@ int main(int argc, char **argv)
     RUN(a_target_in_trouble_gets_no_third_batch);
     RUN(a_batch_without_memory_is_not_settled);
     RUN(who_cannot_send_does_not_claim_all_the_time);
+    RUN(who_has_something_to_settle_does_not_rest);
     RUN(a_call_whose_saga_cannot_move_is_settled_alone);
     RUN(a_question_that_was_held_up_is_asked_again_soon);
     return t_done();

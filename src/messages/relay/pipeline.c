@@ -270,10 +270,10 @@ static enum task next_task(struct once__sender *w, uint64_t rest_ms,
     return task;
 }
 
-/* The end of a claim; how many loads the carrier has. */
-static size_t claimed(struct once__desk *d, struct once__load *load)
+/* The end of a claim. 1: there is, or will be, something to settle. */
+static int claimed(struct once__desk *d, struct once__load *load)
 {
-    size_t out;
+    int more;
 
     (void)pthread_mutex_lock(&d->lock);
     if (load != NULL) {
@@ -281,10 +281,10 @@ static size_t claimed(struct once__desk *d, struct once__load *load)
         d->out++;
     }
     d->claiming = 0;
-    out = d->out;
+    more = d->out > 0 || d->carried != NULL;
     (void)pthread_cond_broadcast(&d->changed);
     (void)pthread_mutex_unlock(&d->lock);
-    return out;
+    return more;
 }
 
 /* 1, 0 and -1 as once__source_claim(). */
@@ -306,20 +306,21 @@ static int claim_load(struct once__sender *w, size_t n,
     return some;
 }
 
-/* When the next claim may be, 0: at once. While a load is with the carrier the clerk
- * does not sleep: it is to settle it. A claim that finds nothing may read much, and
- * keeps others from the route, so it is not made all the time. */
+/* When the next claim may be, 0: at once. While a load is with the carrier, or has
+ * come back during the claim, the clerk does not sleep: it is to settle it. A claim
+ * that finds nothing may read much, and keeps others from the route, so it is not
+ * made all the time. */
 static uint64_t claim(struct once__sender *w, size_t n)
 {
     struct once__load *load = NULL;
     uint64_t began = once__steady_ms(), took, begun_ms = 0;
     int some = claim_load(w, n, &load, &begun_ms);
-    size_t out = claimed(&w->desk, load);
+    int more = claimed(&w->desk, load);
 
     if (some > 0)
         return 0;
     took = once__steady_ms() - began;
-    if (out > 0)
+    if (more)
         return once__steady_ms() +
                (some < 0 ? IDLE_MS
                          : once__sender_rest_ms(took, POLL_MS, UINT64_MAX));

@@ -94,6 +94,10 @@ static int set_common(const struct once__kafka *k, rd_kafka_conf_t *conf)
  * partition stay in order. It is so with `hold`, too: some errors let the
  * library send again even when it is told not to, and without a number a broker
  * would write that twice.
+ *
+ * A record waits for no other (linger.ms), since the next one of its key waits for
+ * it. The library would then draw a partition for each record without a key, and
+ * send a dozen requests where one or two are enough: those of 10 ms get the same.
  */
 static int set_sending(const struct once__kafka *k, rd_kafka_conf_t *conf)
 {
@@ -110,6 +114,7 @@ static int set_sending(const struct once__kafka *k, rd_kafka_conf_t *conf)
         {"partitioner", "murmur2_random"},
         {"batch.size", number(ONCE__KAFKA_BATCH_BYTES, batch)},
         {"linger.ms", "0"},
+        {"sticky.partitioning.linger.ms", "10"},
         {"queue.buffering.max.messages", "100000"},
         {"queue.buffering.max.kbytes", "262144"},
     };
