@@ -123,7 +123,7 @@ static int claim_with(const once_tx *tx, const struct once__claim *c,
     }
     if (rc == SQLITE_OK && !done)
         rc = explain(tx, c, &found, &differs);
-    if (rc == SQLITE_OK && !done && !found)
+    if (rc == SQLITE_OK && !done && !found && id_ms > 0)
         rc = is_old(tx, id_ms, now, &old);
     if (rc != SQLITE_OK)
         return once__lite_failed(rc, "inbox_claim", err);

@@ -73,8 +73,9 @@ int once__lite_durable(const once_tx *tx, int *durable);
  * transaction that has written. A call that was told so here marks the
  * transaction by a row that it writes. While that row is there and no commit has
  * changed the database since, the transaction is still the same one: COMMIT would
- * have changed the database, and ROLLBACK taken the row away. Without
- * once_prepared there is no mark, and it is asked each time.
+ * have changed the database, ROLLBACK has taken the row away, and one of that name
+ * that another handle writes comes with a commit. Without once_prepared there is no
+ * mark, and it is asked each time.
  */
 int once__lite_durable_here(const once_tx *tx, int *durable);
 /* The row of the inbox, or the last one of the outbox, that was written by a call
