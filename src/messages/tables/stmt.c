@@ -104,7 +104,8 @@ int once__prepared_fits(const once_tx *tx)
     return tx->prepared == NULL || tx->prepared->sqlite == tx->sqlite;
 }
 
-/* A PRAGMA may have its answer in its program: that is never kept. */
+/* A PRAGMA may have its answer in its program, so SQLite prepares it again before
+ * each run but the first: it is never kept, which would save nothing. */
 static int is_kept(const char *sql)
 {
     return strncmp(sql, "PRAGMA", 6) != 0;
