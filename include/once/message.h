@@ -97,9 +97,11 @@ typedef struct once_tx {
 
 /*
  * The library's statements on one handle of SQLite, each prepared when it is first
- * needed and kept for the next transaction: a claim then costs about half. Belongs
- * to the caller, who uses it with this handle alone, and by one thread at a time,
- * and frees it before sqlite3_close(), which refuses a handle that has statements.
+ * needed and kept for the next transaction. With them it also knows a transaction
+ * that it has written in, and asks once for each how safe its commit is. A claim in
+ * a batch then costs about a quarter. Belongs to the caller, who uses it with this
+ * handle alone, and by one thread at a time, and frees it before sqlite3_close(),
+ * which refuses a handle that has statements.
  * ONCE_OK, ONCE_EINVAL (no handle), ONCE_ENOMEM. Since 0.1.
  */
 typedef struct once_prepared once_prepared;

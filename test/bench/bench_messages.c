@@ -2,9 +2,10 @@
 /*
  * bench_messages.c - what messages are compared with: one measurement, as JSON.
  *
- *    bench_messages lite FILE bare|claim|random PER_TX SECONDS
+ *    bench_messages lite FILE bare|claim|random|emit PER_TX SECONDS
  *        transactions of two writes a message on SQLite, without and with
- *        once_inbox_claim(), with ids that are ordered by time, or random
+ *        once_inbox_claim(), with ids that are ordered by time, or random; or
+ *        with once_emit()
  *    bench_messages publish URL N
  *        a bare loop of the broker's own library: N messages of 300 bytes, 500
  *        in flight, each confirmed by the broker. amqp://, redis://, nats://,
@@ -130,6 +131,16 @@ static void draw_id(int ordered, char out[ONCE_ID_SIZE])
                        (unsigned long long)r[0], (unsigned long long)r[1]);
 }
 
+/* What a mode adds to the two writes of a message. */
+static int lite_adds(const once_tx *tx, const once_message *m, const char *mode)
+{
+    if (strcmp(mode, "bare") == 0)
+        return 1;
+    if (strcmp(mode, "emit") == 0)
+        return once_emit(tx, m, NULL, NULL) == ONCE_OK;
+    return once_inbox_claim(tx, m, NULL) == ONCE_OWNER;
+}
+
 static int lite(const char *path, const char *mode, unsigned per_tx,
                 double seconds)
 {
@@ -158,16 +169,16 @@ static int lite(const char *path, const char *mode, unsigned per_tx,
     (void)sqlite3_prepare_v2(db, "INSERT INTO entry(text) VALUES('entry')", -1,
                              &insert, NULL);
     m.consumer = "billing";
-    m.id = id;
+    m.route = "orders";
+    m.id = strcmp(mode, "emit") == 0 ? NULL : id;
     m.body = (once_bytes){body, BODY};
     begin = now();
     while (now() - begin < seconds) {
         must(db, "BEGIN IMMEDIATE");
         for (i = 0; i < per_tx; i++, n++) {
             draw_id(strcmp(mode, "random") != 0, id);
-            if (strcmp(mode, "bare") != 0 &&
-                once_inbox_claim(&tx, &m, NULL) != ONCE_OWNER)
-                return wrong("a claim failed");
+            if (!lite_adds(&tx, &m, mode))
+                return wrong("a claim, or an emit, failed");
             if (sqlite3_step(update) != SQLITE_DONE ||
                 sqlite3_step(insert) != SQLITE_DONE)
                 return wrong("a write failed");

@@ -749,6 +749,100 @@ static void a_journal_that_is_not_kept_is_refused(void)
     db_end(&d);
 }
 
+/* One transaction that claims `id`, or emits, on SQLite; what it was answered. */
+static int one_claim(struct db *d, const char *id, const char *end)
+{
+    int rc;
+
+    begin(d);
+    rc = claim(d, id, "x");
+    sql(d, NULL, "%s", end);
+    return rc;
+}
+
+static int one_emit(struct db *d, const char *end)
+{
+    once_message m = out(NULL, "x");
+    int rc;
+
+    begin(d);
+    rc = once_emit(&d->tx, &m, NULL, NULL);
+    sql(d, NULL, "%s", end);
+    return rc;
+}
+
+/* What was found in one transaction says nothing about the next one. */
+static void a_level_is_looked_at_in_each_transaction(void)
+{
+    static const char *const ends[] = {"COMMIT", "ROLLBACK"};
+    struct db d = db_new(), other = db_open();
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        sql(&d, NULL, "PRAGMA synchronous=FULL");
+        T_EQ(one_claim(&d, "a", ends[i]), ONCE_OWNER);
+        sql(&d, NULL, "PRAGMA synchronous=NORMAL");
+        T_EQ(one_claim(&d, "b", "ROLLBACK"), ONCE_EOPEN);
+        T_EQ(one_emit(&d, "ROLLBACK"), ONCE_EOPEN);
+        sql(&d, NULL, "PRAGMA synchronous=FULL");
+        T_EQ(one_emit(&d, ends[i]), ONCE_OK);
+        sql(&d, NULL, "PRAGMA synchronous=NORMAL");
+        T_EQ(one_emit(&d, "ROLLBACK"), ONCE_EOPEN);
+        T_EQ(one_claim(&d, "b", "ROLLBACK"), ONCE_EOPEN);
+        sql(&d, NULL, "DELETE FROM @inbox");
+    }
+    /* The row that was rolled back here is there, but of another handle. */
+    sql(&d, NULL, "PRAGMA synchronous=FULL");
+    T_EQ(one_claim(&d, "a", "ROLLBACK"), ONCE_OWNER);
+    T_EQ(one_claim(&other, "a", "COMMIT"), ONCE_OWNER);
+    sql(&d, NULL, "PRAGMA synchronous=NORMAL");
+    T_EQ(one_claim(&d, "b", "ROLLBACK"), ONCE_EOPEN);
+    db_close(&other);
+    db_end(&d);
+}
+
+/* Claims rest on it: SQLite has no other way to say that it refuses. */
+static void a_transaction_that_has_written_keeps_level_and_journal(void)
+{
+    static const char *const modes[] = {"delete", "wal"};
+    struct db d = db_new();
+    char now[64], mode[64];
+    size_t i;
+
+    for (i = 0; i < 2; i++) {
+        sql(&d, NULL, "PRAGMA journal_mode=%s", modes[i]);
+        sql(&d, NULL, "DELETE FROM @inbox");
+        begin(&d);
+        T_EQ(claim(&d, "a", "x"), ONCE_OWNER);
+        T_EQ(sqlite3_exec(d.lite, "PRAGMA synchronous=OFF", NULL, NULL, NULL),
+             SQLITE_ERROR);
+        (void)sqlite3_exec(d.lite, "PRAGMA journal_mode=memory", NULL, NULL,
+                           NULL);
+        sql(&d, now, "PRAGMA synchronous");
+        sql(&d, mode, "PRAGMA journal_mode");
+        T_STR(now, "2");
+        T_STR(mode, modes[i]);
+        T_EQ(claim(&d, "b", "x"), ONCE_OWNER);
+        commit(&d);
+    }
+    db_end(&d);
+}
+
+/* Before the first row SQLite lets a transaction change its journal. */
+static void a_journal_is_looked_at_until_a_row_is_written(void)
+{
+    struct db d = db_new();
+
+    sql(&d, NULL, "PRAGMA journal_mode=delete");
+    T_EQ(one_claim(&d, "a", "COMMIT"), ONCE_OWNER);
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_REPEATED);
+    sql(&d, NULL, "PRAGMA journal_mode=memory");
+    T_EQ(claim(&d, "b", "x"), ONCE_EOPEN);
+    roll_back(&d);
+    db_end(&d);
+}
+
 static void statements_are_prepared_for_one_handle(void)
 {
     struct db d = db_new(), other = db_open();
@@ -1292,6 +1386,12 @@ int main(int argc, char **argv)
     RUN(a_session_that_loses_commits_is_refused);
     if (server_url == NULL)
         RUN(a_journal_that_is_not_kept_is_refused);
+    if (server_url == NULL)
+        RUN(a_level_is_looked_at_in_each_transaction);
+    if (server_url == NULL)
+        RUN(a_transaction_that_has_written_keeps_level_and_journal);
+    if (server_url == NULL)
+        RUN(a_journal_is_looked_at_until_a_row_is_written);
     if (server_url == NULL)
         RUN(tables_of_an_attached_database_are_none);
     if (server_url == NULL)

@@ -143,6 +143,39 @@ static void a_row_is_claimed_settled_and_gone(void)
     db_end(&d);
 }
 
+/* 1: a step of the plan of `text` has this in it. */
+static int plan_has(struct db *d, const char *text, const char *step)
+{
+    char *explain = sqlite3_mprintf("EXPLAIN QUERY PLAN %s", text);
+    sqlite3_stmt *q = NULL;
+    int found = 0;
+
+    T_EQ(sqlite3_prepare_v2(d->lite, explain, -1, &q, NULL), SQLITE_OK);
+    while (sqlite3_step(q) == SQLITE_ROW)
+        found |= strstr((const char *)sqlite3_column_text(q, 3), step) != NULL;
+    (void)sqlite3_finalize(q);
+    sqlite3_free(explain);
+    return found;
+}
+
+/* SQLite takes a partial index only where the statement says its condition. */
+static void a_claim_finds_stopped_rows_by_their_index(void)
+{
+    struct db d = db_new();
+    sqlite3_stmt *q = NULL;
+    int found = 0;
+
+    if (d.tx.prepared == NULL)
+        T_EQ(once_prepared_new(d.lite, &d.tx.prepared, NULL), ONCE_OK);
+    emit(&d, "k", NULL);
+    expect(&d, &any, "1");
+    while ((q = sqlite3_next_stmt(d.lite, q)) != NULL)
+        found |= plan_has(&d, sqlite3_sql(q),
+                          "INDEX once_outbox_stopped (route=? AND key=?");
+    T_OK(found);
+    db_end(&d);
+}
+
 /* ---- Leases and the fence ----------------------------------------------- */
 
 static void a_leased_row_is_claimed_again_when_its_lease_ran_out(void)
@@ -2125,6 +2158,8 @@ int main(int argc, char **argv)
     if (!take_database(what))
         only = what;
     RUN(a_row_is_claimed_settled_and_gone);
+    if (server_url == NULL)
+        RUN(a_claim_finds_stopped_rows_by_their_index);
     RUN(a_leased_row_is_claimed_again_when_its_lease_ran_out);
     RUN(a_settle_after_another_claim_changes_nothing);
     RUN(a_settle_after_the_lease_counts_if_nobody_claimed);

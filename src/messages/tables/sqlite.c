@@ -34,7 +34,7 @@ static int open_(const once_tx *tx, once_error *err)
     if (sqlite3_txn_state(tx->sqlite, "main") != SQLITE_TXN_WRITE)
         return once__fail(err, ONCE_ETX,
                           "tx: it was not begun with BEGIN IMMEDIATE");
-    rc = once__lite_durable(tx, &durable);
+    rc = once__lite_durable_here(tx, &durable);
     if (rc != SQLITE_OK)
         return once__lite_failed(rc, "tx", err);
     return durable ? ONCE_OK : once__lite_not_durable("tx", err);
@@ -74,17 +74,22 @@ static int take_parked(const once_tx *tx, const struct once__claim *c,
                           ONCE__NUMBER(now));
 }
 
-static int insert(const once_tx *tx, const struct once__claim *c, uint64_t at,
-                  const uint64_t xact[2], int *inserted)
+/* A row without a time is none: that is how an id leaves no row whose own time is
+ * before what is remembered. */
+static int insert(const once_tx *tx, const struct once__claim *c, uint64_t now,
+                  uint64_t id_ms, const uint64_t xact[2], int *inserted)
 {
     return once__lite_run(
         tx, inserted,
-        "INSERT INTO main.once_inbox VALUES(?1,?2,?3,?4,?5,?6,NULL)"
-        " ON CONFLICT DO NOTHING",
-        ONCE__TEXT(c->consumer), ONCE__TEXT(c->id), ONCE__NUMBER(at),
+        "INSERT OR IGNORE INTO main.once_inbox VALUES(?1,?2,"
+        "CASE WHEN ?7>0 AND ?7<(SELECT max(?3-keep_ms,floor_ms)"
+        " FROM main.once_message_meta) THEN NULL ELSE max(?3,?7) END,"
+        "?4,?5,?6,NULL)",
+        ONCE__TEXT(c->consumer), ONCE__TEXT(c->id), ONCE__NUMBER(now),
         ONCE__SUM(c->fingerprint),
         ONCE__NUMBER(c->call ? ONCE_NO_KIND : ONCE_SUCCESS),
-        ONCE__MAYBE(c->call ? xact : NULL, 2 * sizeof(*xact)));
+        ONCE__MAYBE(c->call ? xact : NULL, 2 * sizeof(*xact)),
+        ONCE__NUMBER(id_ms));
 }
 
 static int explain(const once_tx *tx, const struct once__claim *c, int *found,
@@ -111,12 +116,15 @@ static int claim_with(const once_tx *tx, const struct once__claim *c,
 
     if (c->attempt > 0)
         rc = take_parked(tx, c, now, &done);
-    if (rc == SQLITE_OK && !done && id_ms > 0)
-        rc = is_old(tx, id_ms, now, &old);
-    if (rc == SQLITE_OK && !done && !old)
-        rc = insert(tx, c, id_ms > now ? id_ms : now, xact, &done);
+    if (rc == SQLITE_OK && !done) {
+        rc = insert(tx, c, now, id_ms, xact, &done);
+        if (done)
+            once__lite_mark_inbox(tx, c->consumer, c->id);
+    }
     if (rc == SQLITE_OK && !done)
         rc = explain(tx, c, &found, &differs);
+    if (rc == SQLITE_OK && !done && !found && id_ms > 0)
+        rc = is_old(tx, id_ms, now, &old);
     if (rc != SQLITE_OK)
         return once__lite_failed(rc, "inbox_claim", err);
     if (done)
@@ -219,8 +227,10 @@ static int emit(const once_tx *tx, const once_message *m, char id[ONCE_ID_SIZE],
     if (rc != ONCE_OK)
         return rc;
     rc = insert_row(tx, m, id, now, kept ? fingerprint : NULL, &inserted);
-    if (rc == SQLITE_OK && inserted)
+    if (rc == SQLITE_OK && inserted) {
+        once__lite_mark_outbox(tx);
         return ONCE_OK;
+    }
     if (rc == SQLITE_OK && m->id != NULL)
         rc = emitted_before(tx, m, fingerprint, &differs);
     if (rc != SQLITE_OK)

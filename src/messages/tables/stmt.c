@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "base/steady.h"
 
@@ -55,8 +56,17 @@ int once__lite_failed(int rc, const char *where, once_error *err)
 /* More than there are texts. */
 enum { PREPARED_MAX = 128 };
 
+/* Where the row is that marks a transaction. */
+enum mark { NO_MARK, INBOX, OUTBOX };
+
 struct once_prepared {
     sqlite3 *sqlite;
+    struct {
+        int kind;         /* an enum mark */
+        unsigned version; /* of the database, when the row was written */
+        char consumer[ONCE_ID_SIZE], id[ONCE_ID_SIZE];
+        int64_t seq;
+    } mark;
     size_t n;
     struct {
         const char *sql;
@@ -94,7 +104,8 @@ int once__prepared_fits(const once_tx *tx)
     return tx->prepared == NULL || tx->prepared->sqlite == tx->sqlite;
 }
 
-/* A PRAGMA may have its answer in its program: that is never kept. */
+/* A PRAGMA may have its answer in its program, so SQLite prepares it again before
+ * each run but the first: it is never kept, which would save nothing. */
 static int is_kept(const char *sql)
 {
     return strncmp(sql, "PRAGMA", 6) != 0;
@@ -240,6 +251,72 @@ int once__lite_durable(const once_tx *tx, int *durable)
     return once__stmt_end(&q);
 }
 
+/* 1: `*out` is another number after each commit that has changed the database, of
+ * this handle or of another one. */
+static int version_of(const once_tx *tx, unsigned *out)
+{
+    return sqlite3_file_control(tx->sqlite, "main", SQLITE_FCNTL_DATA_VERSION,
+                                out) == SQLITE_OK;
+}
+
+static int has_mark(const once_tx *tx)
+{
+    const struct once_prepared *p = tx->prepared;
+    struct once__stmt q;
+    int found;
+
+    if (p->mark.kind == INBOX) {
+        q = once__stmt(tx, "SELECT 1 FROM main.once_inbox"
+                           " WHERE consumer=?1 AND id=?2");
+        once__stmt_with(&q, ONCE__TEXT(p->mark.consumer),
+                        ONCE__TEXT(p->mark.id));
+    } else {
+        q = once__stmt(tx, "SELECT 1 FROM main.once_outbox WHERE seq=?1");
+        once__stmt_with(&q, ONCE__NUMBER(p->mark.seq));
+    }
+    found = once__stmt_next(&q);
+    return once__stmt_end(&q) == SQLITE_OK && found;
+}
+
+int once__lite_durable_here(const once_tx *tx, int *durable)
+{
+    struct once_prepared *p = tx->prepared;
+    unsigned version = 0;
+
+    *durable = 1;
+    if (p != NULL && p->mark.kind != NO_MARK && version_of(tx, &version) &&
+        version == p->mark.version && has_mark(tx))
+        return SQLITE_OK;
+    if (p != NULL)
+        p->mark.kind = NO_MARK;
+    return once__lite_durable(tx, durable);
+}
+
+/* 1: the row that is written now is to mark the transaction. */
+static int is_unmarked(const once_tx *tx)
+{
+    return tx->prepared != NULL && tx->prepared->mark.kind == NO_MARK &&
+           version_of(tx, &tx->prepared->mark.version);
+}
+
+void once__lite_mark_inbox(const once_tx *tx, const char *consumer,
+                           const char *id)
+{
+    if (!is_unmarked(tx))
+        return;
+    tx->prepared->mark.kind = INBOX;
+    memcpy(tx->prepared->mark.consumer, consumer, strlen(consumer) + 1);
+    memcpy(tx->prepared->mark.id, id, strlen(id) + 1);
+}
+
+void once__lite_mark_outbox(const once_tx *tx)
+{
+    if (!is_unmarked(tx))
+        return;
+    tx->prepared->mark.kind = OUTBOX;
+    tx->prepared->mark.seq = sqlite3_last_insert_rowid(tx->sqlite);
+}
+
 int once__lite_not_durable(const char *where, once_error *err)
 {
     return once__fail(err, ONCE_EOPEN,
@@ -302,9 +379,11 @@ int once__lite_draw_id(uint64_t now, char out[ONCE_ID_SIZE])
         b[i] = (uint8_t)(now >> (40 - 8 * i));
     b[6] = (uint8_t)(0x70 | (b[6] & 0x0f));
     b[8] = (uint8_t)(0x80 | (b[8] & 0x3f));
-    for (i = 0; i < sizeof(b); i++)
-        at += (size_t)snprintf(out + at, ONCE_ID_SIZE - at, "%s%02x",
-                               i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                               b[i]);
+    for (i = 0; i < sizeof(b); i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            out[at++] = '-';
+        once__hex(&b[i], 1, out + at);
+        at += 2;
+    }
     return 1;
 }

@@ -67,6 +67,22 @@ static inline int once__lite_in_place(sqlite3 *lite)
 int once__lite_number(const once_tx *tx, const char *sql, int64_t *out);
 /* 1 if what is committed on this handle survives a crash. */
 int once__lite_durable(const once_tx *tx, int *durable);
+/*
+ * The same, in a write transaction that is open, where it is asked once and not at
+ * each call: neither `synchronous` nor `journal_mode` can be changed in a
+ * transaction that has written. A call that was told so here marks the
+ * transaction by a row that it writes. While that row is there and no commit has
+ * changed the database since, the transaction is still the same one: COMMIT would
+ * have changed the database, ROLLBACK has taken the row away, and one of that name
+ * that another handle writes comes with a commit. Without once_prepared there is no
+ * mark, and it is asked each time.
+ */
+int once__lite_durable_here(const once_tx *tx, int *durable);
+/* The row of the inbox, or the last one of the outbox, that was written by a call
+ * which once__lite_durable_here() has answered. */
+void once__lite_mark_inbox(const once_tx *tx, const char *consumer,
+                           const char *id);
+void once__lite_mark_outbox(const once_tx *tx);
 /* 1: what the caller has prepared, if anything, is of this handle. */
 int once__prepared_fits(const once_tx *tx);
 /* The error for a handle that is not durable. */
