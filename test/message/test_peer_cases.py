@@ -963,6 +963,38 @@ def test_a_programs_role_may_do_what_the_page_grants_and_no_more(pg):
                   " 'SELECT, INSERT, UPDATE, DELETE')" % role) == []
 
 
+@pytest.mark.parametrize("call", [
+    "SELECT once.inbox_claim('c', %s)",
+    "SELECT once.barrier_enter(%s, '1', 'try')",
+    "SELECT once.saga_start('k', '[{\"try\": \"r\"}]', %s)",
+    "SELECT * FROM once.begin('c', %s)",
+    "SELECT once.finish('c', %s, 1, 'x')",
+    "SELECT once.emit('r', 'x', p_id => %s)",
+    "SELECT once.inbox_park('c', %s, NULL, 1, 0, NULL, '', '', 'x', 'why')",
+])
+def test_a_cast_of_the_callers_does_not_run_with_the_owners_rights(pg, call):
+    """An id may have any type, and who owns a type may say by which function it
+    becomes text."""
+    role = "caster%d" % next(_numbers)
+    pg.server.sql("CREATE ROLE %s LOGIN" % role)
+    pg.sql("GRANT USAGE ON SCHEMA once TO %s;"
+           "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA once TO %s;"
+           "CREATE SCHEMA %s AUTHORIZATION %s" % (role, role, role, role))
+    with session(pg, user=role) as sql:
+        sql("SET search_path = " + role)
+        sql("CREATE TYPE own AS (a text)")
+        sql("CREATE FUNCTION own_text(own) RETURNS text LANGUAGE plpgsql AS $f$"
+            " BEGIN RAISE EXCEPTION 'ran as %', current_user; END $f$")
+        sql("CREATE CAST (own AS text) WITH FUNCTION own_text(own)"
+            " AS ASSIGNMENT")
+        said = ""
+        try:
+            sql(call % "ROW('x')::own")
+        except psycopg2.Error as e:
+            said = str(e)
+        assert "ran as" not in said or "ran as %s\n" % role in said
+
+
 BAD_CONTENT = [
     ("type", "E'\\x1b]0;x'", "''", "'x'"),
     ("type", "repeat('t', 256)", "''", "'x'"),

@@ -335,6 +335,11 @@ $f$;
 --
 -- p_attempt: 0 for a message that arrived; for a parked message its count, and
 -- the parked row is taken out with the claim. p_call: for begin() alone.
+--
+-- An id of any type is read by format(), here and in all that run with their owner's
+-- rights: a cast to text may be a function that the caller has made for a type of
+-- his own, and it would run with these rights. Only a superuser makes what format()
+-- calls.
 CREATE OR REPLACE FUNCTION "@schema@".inbox_claim(p_consumer text,
     p_id anycompatible, p_fingerprint bytea DEFAULT NULL,
     p_attempt integer DEFAULT 0, p_call boolean DEFAULT false)
@@ -343,7 +348,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '2s'
 AS $f$
 DECLARE
-    v_id text := p_id;
+    v_id text := format('%s', p_id);
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
     v_ms bigint := 0;
     v_old boolean := false;
@@ -660,7 +665,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '2s'
 AS $f$
 DECLARE
-    v_gid text := p_gid;
+    v_gid text := format('%s', p_gid);
     v_now bigint := extract(epoch FROM clock_timestamp()) * 1000;
     v_to smallint := CASE p_op WHEN 'confirm' THEN 2 ELSE 3 END;
     v_ms bigint;
@@ -766,7 +771,7 @@ DECLARE
     v_keep bigint;
     v_floor bigint;
     v_deadline bigint;
-    v_gid text := p_gid;
+    v_gid text := CASE WHEN p_gid IS NOT NULL THEN format('%s', p_gid) END;
     v_print bytea;
     v_was bytea;
     v_step record;
@@ -1093,13 +1098,14 @@ RETURNS TABLE (answer text, kind smallint, result bytea)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $f$
 DECLARE
+    v_key text := format('%s', p_key);
     v_xact xid8;
 BEGIN
-    answer := "@schema@".inbox_claim(p_group, p_key, p_fingerprint, 0, true);
+    answer := "@schema@".inbox_claim(p_group, v_key, p_fingerprint, 0, true);
     IF answer = 'done' THEN
         SELECT i.kind, i.result, i.xact INTO kind, result, v_xact
             FROM "@schema@".inbox i
-            WHERE i.consumer = p_group AND i.id = p_key::text;
+            WHERE i.consumer = p_group AND i.id = v_key;
         IF kind = 0 AND v_xact = pg_current_xact_id() THEN
             RAISE EXCEPTION 'a call inside itself' USING ERRCODE = 'ON012';
         END IF;
