@@ -9,8 +9,8 @@ Every row has a baseline that runs in the same round: a transaction without
 inbox and outbox, a bare publish loop with the broker's own library, a consumer
 with the same writes. Rounds are interleaved, ratios are taken within a round,
 and what is printed is the median of the rounds, with the lowest and the
-highest. Sections: tx, lite, rows, behind, publish, consume, latency, mysql,
-saga, peer, purge.
+highest. Sections: tx, floor, lite, rows, behind, publish, consume, latency,
+mysql, saga, peer, purge.
 
 It refuses nothing that is slow and prints what it measured; a wrong number of
 messages ends it with status 1. Servers are its own, on loopback, in a temporary
@@ -53,6 +53,26 @@ CLAIM = f"SELECT once.inbox_claim('billing', {ID}, sha256({PAYLOAD}));\n"
 EMIT = f"SELECT once.emit('nowhere', {PAYLOAD});\n"
 TRANSACTIONS = {
     "two writes": WRITES,
+    "+ inbox_claim()": CLAIM + WRITES,
+    "+ emit()": WRITES + EMIT,
+    "+ both": CLAIM + WRITES + EMIT,
+}
+# What the functions write, by plain statements: the least that they can cost. The
+# tables are of the same shape, with the same indexes, and have no triggers.
+MS = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+FILED = (f"INSERT INTO plain.inbox VALUES ('billing', {ID}, {MS}, "
+         f"sha256({PAYLOAD}), 1, pg_current_xact_id(), NULL) "
+         "ON CONFLICT DO NOTHING;\n")
+SENT = ("INSERT INTO plain.outbox (phase, kept, due_ms, at_ms, route, id, type,"
+        f" headers, body) VALUES (0, false, 0, {MS}, 'nowhere', {ID}, '', '', "
+        f"{PAYLOAD});\n")
+FLOOR = {
+    "two writes": WRITES,
+    "+ SELECT 1": "SELECT 1;\n" + WRITES,
+    "+ SELECT 1, twice": "SELECT 1;\n" + WRITES + "SELECT 1;\n",
+    "+ INSERT of a claim": FILED + WRITES,
+    "+ INSERT of an emit": WRITES + SENT,
+    "+ both INSERTs": FILED + WRITES + SENT,
     "+ inbox_claim()": CLAIM + WRITES,
     "+ emit()": WRITES + EMIT,
     "+ both": CLAIM + WRITES + EMIT,
@@ -137,8 +157,8 @@ def cpu_of(pid):
             fields = f.read().rpartition(")")[2].split()
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as f:
             children = f.read().split()
-    except FileNotFoundError:  # it has ended: its parent counts it
-        return 0
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it has ended: its parent counts it
     ticks = sum(int(t) for t in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK") + sum(map(cpu_of, children))
 
@@ -233,6 +253,43 @@ class Bench:
             ratios = [a / b for a, b in zip(values, base)]
             yield (f"| {name} | {statistics.median(values):,.0f} | "
                    f"{spread(ratios)} | {GATES.get(name, '-')} |")
+
+    def used(self):
+        """Bytes of WAL, and CPU seconds of PostgreSQL, so far."""
+        return (int(self.sql("SELECT wal_bytes FROM pg_stat_wal")),
+                cpu_of(self.postgres().pid))
+
+    def floor(self):
+        """What the functions cost above round trips and plain statements."""
+        self.postgres()
+        self.sql("CREATE SCHEMA plain;"
+                 "CREATE TABLE plain.inbox (LIKE once.inbox INCLUDING ALL);"
+                 "CREATE TABLE plain.outbox (LIKE once.outbox INCLUDING ALL) "
+                 "WITH (fillfactor = 50)")
+        found = {name: [] for name in FLOOR}
+        for _ in range(self.args.rounds):
+            for name, text in FLOOR.items():
+                self.sql("TRUNCATE plain.inbox, plain.outbox; CHECKPOINT")
+                wal, cpu = self.used()
+                tps = self.pgbench(text)
+                time.sleep(0.2)  # PostgreSQL counts what a session wrote later
+                n = tps * self.args.seconds
+                after = self.used()
+                found[name].append((tps, (after[1] - cpu) / n * 1e6,
+                                    (after[0] - wal) / n))
+        base = [v[0] for v in found["two writes"]]
+        yield from ["", "## The floor of a transaction on PostgreSQL", "",
+                    "As above, with plain INSERTs of what the functions "
+                    "write.", "",
+                    "| transaction | per second | ratio | lowest–highest | "
+                    "CPU of PostgreSQL, µs | WAL, bytes |",
+                    "|---|---|---|---|---|---|"]
+        for name, values in found.items():
+            tps, cpu, wal = zip(*values)
+            ratios = [a / b for a, b in zip(tps, base)]
+            yield (f"| {name} | {statistics.median(tps):,.0f} | "
+                   f"{spread(ratios)} | {statistics.median(cpu):,.0f} | "
+                   f"{statistics.median(wal):,.0f} |")
 
     # ---- SQLite
 
@@ -684,7 +741,7 @@ class Bench:
         return took[len(took) * 99 // 100] / 1000
 
 
-SECTIONS = ["tx", "lite", "rows", "behind", "publish", "consume", "latency",
+SECTIONS = ["tx", "floor", "lite", "rows", "behind", "publish", "consume", "latency",
             "mysql", "saga", "peer", "purge"]
 
 
