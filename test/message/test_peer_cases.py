@@ -995,6 +995,20 @@ def test_a_cast_of_the_callers_does_not_run_with_the_owners_rights(pg, call):
         assert "ran as" not in said or "ran as %s\n" % role in said
 
 
+@pytest.mark.parametrize("key", ["'10.0.0.1'::inet", "true"])
+def test_an_id_of_any_type_is_read_in_one_way(pg, key):
+    """A cast of these to text says something else than their output."""
+    with session(pg) as sql:
+        sql("BEGIN")
+        assert one(sql("SELECT answer FROM once.begin('typed', %s)" % key)) \
+            == "run"
+        assert one(sql("SELECT once.finish('typed', %s, 1, 'x')" % key)) == "ok"
+        assert one(sql("SELECT once.inbox_claim('reads', %s)" % key)) == "run"
+        sql("COMMIT")
+        assert one(sql("SELECT once.inbox_park('reads', %s, NULL, 1, 0, NULL,"
+                       " '', '', 'x', 'why')" % key)) == "done"
+
+
 BAD_CONTENT = [
     ("type", "E'\\x1b]0;x'", "''", "'x'"),
     ("type", "repeat('t', 256)", "''", "'x'"),

@@ -1181,15 +1181,16 @@ AS $f$
         p_keep);
 $f$;
 
+-- An id is read here as inbox_claim() and begin() read it.
 CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text,
     p_id anycompatible, p_fingerprint bytea, p_state integer, p_wait_ms bigint,
     p_key anycompatible, p_type text, p_headers text, p_body bytea, p_error text)
 RETURNS text
 LANGUAGE sql
 AS $f$
-    SELECT "@schema@".inbox_park_bytes(p_consumer, p_id::pg_catalog.text,
-        p_fingerprint, p_state, p_wait_ms, p_key::pg_catalog.text, p_type,
-        p_headers, p_body, p_error);
+    SELECT "@schema@".inbox_park_bytes(p_consumer,
+        pg_catalog.format('%s', p_id), p_fingerprint, p_state, p_wait_ms,
+        p_key::pg_catalog.text, p_type, p_headers, p_body, p_error);
 $f$;
 
 CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text,
@@ -1198,9 +1199,9 @@ CREATE OR REPLACE FUNCTION "@schema@".inbox_park(p_consumer text,
 RETURNS text
 LANGUAGE sql
 AS $f$
-    SELECT "@schema@".inbox_park_bytes(p_consumer, p_id::pg_catalog.text,
-        p_fingerprint, p_state, p_wait_ms, p_key::pg_catalog.text, p_type,
-        p_headers, pg_catalog.convert_to(p_body, 'UTF8'), p_error);
+    SELECT "@schema@".inbox_park_bytes(p_consumer,
+        pg_catalog.format('%s', p_id), p_fingerprint, p_state, p_wait_ms,
+        p_key::pg_catalog.text, p_type, p_headers, pg_catalog.convert_to(p_body, 'UTF8'), p_error);
 $f$;
 
 CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
@@ -1208,8 +1209,8 @@ CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
 RETURNS text
 LANGUAGE sql
 AS $f$
-    SELECT "@schema@".finish_bytes(p_group, p_key::pg_catalog.text, p_kind,
-        p_result);
+    SELECT "@schema@".finish_bytes(p_group,
+        pg_catalog.format('%s', p_key), p_kind, p_result);
 $f$;
 
 CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
@@ -1217,7 +1218,8 @@ CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
 RETURNS text
 LANGUAGE sql
 AS $f$
-    SELECT "@schema@".finish_bytes(p_group, p_key::pg_catalog.text, p_kind,
+    SELECT "@schema@".finish_bytes(p_group,
+        pg_catalog.format('%s', p_key), p_kind,
         pg_catalog.convert_to(p_result, 'UTF8'));
 $f$;
 
