@@ -369,6 +369,7 @@ class MariaDB(Server):
     SETTINGS = {
         "innodb_flush_log_at_trx_commit": "1", "log_bin": "bin",
         "sync_binlog": "1", "binlog_format": "ROW",
+        "binlog_annotate_row_events": "OFF",
         # Newer ones take address space for the largest pool there could be.
         "innodb_buffer_pool_size": "64M",
         "loose_innodb_buffer_pool_size_max": "64M", "innodb_log_file_size": "96M",
