@@ -255,7 +255,8 @@ class Postgres(Server):
              str(self.port)],
             check=False).returncode == 0
 
-    def sql(self, text, database="postgres", user="postgres", check=True):
+    def sql(self, text, database="postgres", user="postgres", check=True,
+            patience=PATIENCE):
         """Runs statements, those of a list one by one; returns what they
         printed, without alignment."""
         texts = [text] if isinstance(text, str) else text
@@ -265,7 +266,7 @@ class Postgres(Server):
              "-p", str(self.port), "-U", user, "-d", database,
              *(word for text in texts for word in ("-c", text))],
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=PATIENCE, check=False)
+            timeout=patience, check=False)
         if check and done.returncode != 0:
             raise RuntimeError("psql: " + done.stderr.strip())
         return done.stdout.strip()

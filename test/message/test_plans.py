@@ -94,7 +94,8 @@ STATEMENTS = {
 @pytest.fixture(scope="module")
 def pg(postgres):
     db = Pg(postgres, "plans")
-    db.sql(ROWS)
+    # Two million rows; a busy disk takes minutes for them.
+    postgres.sql(ROWS, db.name, patience=600)
     return db
 
 
