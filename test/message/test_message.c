@@ -843,6 +843,26 @@ static void a_journal_is_looked_at_until_a_row_is_written(void)
     db_end(&d);
 }
 
+/* What a trigger of the program's refuses is not passed over. */
+static void a_trigger_on_the_inbox_may_refuse(void)
+{
+    struct db d = db_new();
+
+    sql(&d, NULL, "CREATE TABLE seen(id TEXT UNIQUE)");
+    sql(&d, NULL, "INSERT INTO seen VALUES('a')");
+    sql(&d, NULL,
+        "CREATE TRIGGER see AFTER INSERT ON once_inbox BEGIN"
+        " INSERT INTO seen VALUES(new.id); END");
+    begin(&d);
+    T_EQ(claim(&d, "a", "x"), ONCE_EOPEN);
+    roll_back(&d);
+    begin(&d);
+    T_EQ(claim(&d, "b", "x"), ONCE_OWNER);
+    commit(&d);
+    T_EQ(number(&d, "SELECT count(*) FROM seen"), 2);
+    db_end(&d);
+}
+
 static void statements_are_prepared_for_one_handle(void)
 {
     struct db d = db_new(), other = db_open();
@@ -1395,7 +1415,8 @@ int main(int argc, char **argv)
     if (server_url == NULL)
         RUN(tables_of_an_attached_database_are_none);
     if (server_url == NULL)
-        RUN(statements_are_prepared_for_one_handle);
+        RUN(a_trigger_on_the_inbox_may_refuse);
+    RUN(statements_are_prepared_for_one_handle);
     RUN(other_tables_are_refused);
     RUN(a_column_that_is_missing_is_named);
     if (is_postgres()) {

@@ -1005,6 +1005,9 @@ def test_an_id_of_any_type_is_read_in_one_way(pg, key):
         assert one(sql("SELECT once.finish('typed', %s, 1, 'x')" % key)) == "ok"
         assert one(sql("SELECT once.inbox_claim('reads', %s)" % key)) == "run"
         sql("COMMIT")
+        with pytest.raises(psycopg2.Error) as e:
+            sql("SELECT once.finish('typed', NULL, 1, 'x')")
+        assert e.value.pgcode == "22023"
         assert one(sql("SELECT once.inbox_park('reads', %s, NULL, 1, 0, NULL,"
                        " '', '', 'x', 'why')" % key)) == "done"
 

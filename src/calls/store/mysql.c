@@ -23,9 +23,10 @@
  * session at the same time: then the INSERT fails (1062), all is rolled back, and
  * asked again.
  *
- * Nobody is waited for between INSERT and COMMIT. The server is asked in each
- * round which store it is: another one may stand under the database's name
- * since, and would not know what this one has recorded.
+ * Between INSERT and COMMIT only a session is waited for that forgets a younger
+ * record just then (write.c). The server is asked in each round which store it is:
+ * another one may stand under the database's name since, and would not know what
+ * this one has recorded.
  *
  * Server time only. It refuses to interpret: a packet that was not answered is
  * unknown, also if it was the COMMIT that got lost.

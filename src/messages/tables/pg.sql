@@ -1209,8 +1209,9 @@ CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
 RETURNS text
 LANGUAGE sql
 AS $f$
-    SELECT "@schema@".finish_bytes(p_group,
-        pg_catalog.format('%s', p_key), p_kind, p_result);
+    SELECT "@schema@".finish_bytes(p_group, CASE
+        WHEN p_key IS NOT NULL THEN pg_catalog.format('%s', p_key) END, p_kind,
+        p_result);
 $f$;
 
 CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
@@ -1218,8 +1219,8 @@ CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
 RETURNS text
 LANGUAGE sql
 AS $f$
-    SELECT "@schema@".finish_bytes(p_group,
-        pg_catalog.format('%s', p_key), p_kind,
+    SELECT "@schema@".finish_bytes(p_group, CASE
+        WHEN p_key IS NOT NULL THEN pg_catalog.format('%s', p_key) END, p_kind,
         pg_catalog.convert_to(p_result, 'UTF8'));
 $f$;
 

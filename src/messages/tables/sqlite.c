@@ -74,17 +74,16 @@ static int take_parked(const once_tx *tx, const struct once__claim *c,
                           ONCE__NUMBER(now));
 }
 
-/* A row without a time is none: that is how an id leaves no row whose own time is
- * before what is remembered. */
+/* An id whose own time is before what is remembered leaves no row. Not by OR IGNORE,
+ * which would rule in triggers of the program's, too. */
 static int insert(const once_tx *tx, const struct once__claim *c, uint64_t now,
                   uint64_t id_ms, const uint64_t xact[2], int *inserted)
 {
     return once__lite_run(
         tx, inserted,
-        "INSERT OR IGNORE INTO main.once_inbox VALUES(?1,?2,"
-        "CASE WHEN ?7>0 AND ?7<(SELECT max(?3-keep_ms,floor_ms)"
-        " FROM main.once_message_meta) THEN NULL ELSE max(?3,?7) END,"
-        "?4,?5,?6,NULL)",
+        "INSERT INTO main.once_inbox SELECT ?1,?2,max(?3,?7),?4,?5,?6,NULL"
+        " WHERE (?7>0 AND ?7<(SELECT max(?3-keep_ms,floor_ms)"
+        " FROM main.once_message_meta)) IS NOT 1 ON CONFLICT DO NOTHING",
         ONCE__TEXT(c->consumer), ONCE__TEXT(c->id), ONCE__NUMBER(now),
         ONCE__SUM(c->fingerprint),
         ONCE__NUMBER(c->call ? ONCE_NO_KIND : ONCE_SUCCESS),
