@@ -136,7 +136,7 @@ static void put_raise(struct once__my_text *t, uint64_t fence)
     uint32_t columns;
 
     ONCE__MUST(getrandom(name, sizeof(name), 0) == (ssize_t)sizeof(name));
-    columns = once__my_columns_for(name, &r, fence);
+    columns = once__my_columns_for(&r, fence);
     once__my_put_insert(t, columns);
     once__my_put_record(t, name, &r, fence, columns);
     once__my_put(t, ";DELETE FROM once_record WHERE fence = ");
@@ -267,8 +267,7 @@ static void write_part(struct once__my_writer *w, const once_named *r, size_t n)
 
     once__my_begin(w->text);
     for (i = 0; i < n; i++)
-        columns |=
-            once__my_columns_for(r[i].name, &r[i].record, r[i].record.fence);
+        columns |= once__my_columns_for(&r[i].record, r[i].record.fence);
     once__my_put_insert(w->text, columns);
     for (i = 0; i < n; i++) {
         once__my_put(w->text, i == 0 ? "" : ",");

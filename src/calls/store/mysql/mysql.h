@@ -56,8 +56,7 @@ ONCE_CHECK int once__my_row_next(MYSQL_RES *rows, struct once__my_row *out);
 /* INSERT of records: which columns a record needs, as bits; the statement up to its
  * rows, for the columns that any of them needs; and each row. Fence 0: the next
  * one is drawn. */
-uint32_t once__my_columns_for(const uint8_t *name, const once_record *r,
-                              uint64_t fence);
+uint32_t once__my_columns_for(const once_record *r, uint64_t fence);
 void once__my_put_insert(struct once__my_text *t, uint32_t columns);
 void once__my_put_record(struct once__my_text *t, const uint8_t *name,
                          const once_record *r, uint64_t fence,

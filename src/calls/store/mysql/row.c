@@ -277,10 +277,9 @@ static struct row row_of(const uint8_t *name, const once_record *r,
                                   r->note}};
 }
 
-uint32_t once__my_columns_for(const uint8_t *name, const once_record *r,
-                              uint64_t fence)
+uint32_t once__my_columns_for(const once_record *r, uint64_t fence)
 {
-    const struct row row = row_of(name, r, fence);
+    const struct row row = row_of(NULL, r, fence);
     uint32_t columns = 0;
     unsigned i;
 

@@ -195,7 +195,7 @@ static void write_grants(struct once__my_writer *w,
 
     for (i = 0; i < n; i++)
         if (is_granted(&c[i]))
-            columns |= once__my_columns_for(c[i].name, &c[i].after, 0);
+            columns |= once__my_columns_for(&c[i].after, 0);
     for (i = 0; i < n; i++) {
         if (!is_granted(&c[i]))
             continue;
