@@ -42,11 +42,14 @@ static int open_(const once_tx *tx, once_error *err)
 
 /* ---- Inbox ------------------------------------------------------------- */
 
+/* The time from which on ids are remembered. `now`: a parameter. */
+#define REMEMBERED(now)                                                        \
+    "SELECT max(" now "-keep_ms,floor_ms) FROM main.once_message_meta"
+
 /* 1 if the id's own time is before what is remembered. */
 static int is_old(const once_tx *tx, uint64_t id_ms, uint64_t now, int *old)
 {
-    struct once__stmt q = once__stmt(tx, "SELECT max(?1-keep_ms,floor_ms)"
-                                         " FROM main.once_message_meta");
+    struct once__stmt q = once__stmt(tx, REMEMBERED("?1"));
 
     once__stmt_with(&q, ONCE__NUMBER(now));
     if (once__stmt_next(&q))
@@ -82,8 +85,8 @@ static int insert(const once_tx *tx, const struct once__claim *c, uint64_t now,
     return once__lite_run(
         tx, inserted,
         "INSERT INTO main.once_inbox SELECT ?1,?2,max(?3,?7),?4,?5,?6,NULL"
-        " WHERE (?7>0 AND ?7<(SELECT max(?3-keep_ms,floor_ms)"
-        " FROM main.once_message_meta)) IS NOT 1 ON CONFLICT DO NOTHING",
+        " WHERE (?7>0 AND ?7<(" REMEMBERED("?3") ")) IS NOT 1"
+                                                 " ON CONFLICT DO NOTHING",
         ONCE__TEXT(c->consumer), ONCE__TEXT(c->id), ONCE__NUMBER(now),
         ONCE__SUM(c->fingerprint),
         ONCE__NUMBER(c->call ? ONCE_NO_KIND : ONCE_SUCCESS),
