@@ -64,7 +64,7 @@ enum MHD_Result naps_add(struct naps *n, struct nap *one, uint32_t ms)
     if (n->closing)
         goto out;
     MHD_suspend_connection(one->connection);
-    one->due_ms = now_ms() + ms + 1; /* of now, a part was cut off */
+    one->due_ms = now_ms() + ms + 1; /* now_ms() cuts off part of one */
     while (*at != NULL && (*at)->due_ms <= one->due_ms)
         at = &(*at)->next;
     one->next = *at;

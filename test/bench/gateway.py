@@ -96,7 +96,7 @@ TARGETS = [
     ("replay-journal", "replays, `journal:`", "journal:"),
     ("replay-memory", "replays, `memory:`", "memory:"),
 ]
-SERVED = ("postgres", "mysql", "redis")     # their servers are test/lib/servers.py's
+SERVED = ("postgres", "mysql", "redis")  # the servers of test/lib/servers.py
 # With --with-lua. Of a server that does not flush, as other gateways have it.
 PLAIN_REDIS = ("redis-plain", "new keys, `redis:`, not flushed", "redis-plain:")
 LUA_GATEWAY = [
@@ -402,7 +402,7 @@ class Bench:
             return f"{store}{self.folder}/front-{self.serial}/store"
         if store == "postgres:":
             return f"{self.urls[store]}?schema=b{self.serial}"
-        if store == "mysql:": # a database of its own
+        if store == "mysql:":  # a database of its own
             return f"{self.urls[store]}_b{self.serial}"
         if store in ("redis:", "redis-plain:"):
             return f"{self.urls[store]}?prefix=b{self.serial}:"

@@ -73,9 +73,7 @@ FLOOR = {
     "+ INSERT of a claim": FILED + WRITES,
     "+ INSERT of an emit": WRITES + SENT,
     "+ both INSERTs": FILED + WRITES + SENT,
-    "+ inbox_claim()": CLAIM + WRITES,
-    "+ emit()": WRITES + EMIT,
-    "+ both": CLAIM + WRITES + EMIT,
+    **TRANSACTIONS,
 }
 GATES = {"+ inbox_claim()": 0.55, "+ emit()": 0.55, "+ both": 0.45}
 
@@ -741,8 +739,8 @@ class Bench:
         return took[len(took) * 99 // 100] / 1000
 
 
-SECTIONS = ["tx", "floor", "lite", "rows", "behind", "publish", "consume", "latency",
-            "mysql", "saga", "peer", "purge"]
+SECTIONS = ["tx", "floor", "lite", "rows", "behind", "publish", "consume",
+            "latency", "mysql", "saga", "peer", "purge"]
 
 
 def head(args, load):

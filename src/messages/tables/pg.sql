@@ -337,8 +337,8 @@ $f$;
 -- the parked row is taken out with the claim. p_call: for begin() alone.
 --
 -- An id of any type is read by format(), here and in all that run with their owner's
--- rights: a cast to text may be a function that the caller has made for a type of
--- his own, and it would run with these rights. Only a superuser makes what format()
+-- rights: a cast to text may be a function that the caller has made for its own
+-- type, and it would run with these rights. Only a superuser makes what format()
 -- calls.
 CREATE OR REPLACE FUNCTION "@schema@".inbox_claim(p_consumer text,
     p_id anycompatible, p_fingerprint bytea DEFAULT NULL,
@@ -1201,7 +1201,8 @@ LANGUAGE sql
 AS $f$
     SELECT "@schema@".inbox_park_bytes(p_consumer,
         pg_catalog.format('%s', p_id), p_fingerprint, p_state, p_wait_ms,
-        p_key::pg_catalog.text, p_type, p_headers, pg_catalog.convert_to(p_body, 'UTF8'), p_error);
+        p_key::pg_catalog.text, p_type, p_headers,
+        pg_catalog.convert_to(p_body, 'UTF8'), p_error);
 $f$;
 
 CREATE OR REPLACE FUNCTION "@schema@".finish(p_group text, p_key anycompatible,
