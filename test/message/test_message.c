@@ -1416,7 +1416,8 @@ int main(int argc, char **argv)
         RUN(tables_of_an_attached_database_are_none);
     if (server_url == NULL)
         RUN(a_trigger_on_the_inbox_may_refuse);
-    RUN(statements_are_prepared_for_one_handle);
+    if (server_url == NULL)
+        RUN(statements_are_prepared_for_one_handle);
     RUN(other_tables_are_refused);
     RUN(a_column_that_is_missing_is_named);
     if (is_postgres()) {
