@@ -78,6 +78,35 @@ static int ask_mock(const char *path, const char *name, const char *partitions)
     return strncmp(answer, "ok", 2) != 0;
 }
 
+/* As many as a cluster of its size can keep: that the brokers choose came with 2.4. */
+static int replicas(rd_kafka_t *rk)
+{
+    const struct rd_kafka_metadata *md;
+    int n;
+
+    if (rd_kafka_metadata(rk, 0, NULL, &md, WAIT_MS) != RD_KAFKA_RESP_ERR_NO_ERROR)
+        die("no broker answers");
+    n = md->broker_cnt < 3 ? md->broker_cnt : 3;
+    rd_kafka_metadata_destroy(md);
+    return n;
+}
+
+static int made(rd_kafka_event_t *event)
+{
+    const rd_kafka_topic_result_t **all;
+    size_t n = 0;
+
+    if (event == NULL || rd_kafka_event_error(event) != 0)
+        return 0;
+    all = rd_kafka_CreateTopics_result_topics(
+        rd_kafka_event_CreateTopics_result(event), &n);
+    if (n == 1 && rd_kafka_topic_result_error(all[0]) == 0)
+        return 1;
+    (void)fprintf(stderr, "kafkatool: %s\n",
+                  n == 1 ? rd_kafka_topic_result_error_string(all[0]) : "?");
+    return 0;
+}
+
 static int make_topic(const char *hosts, const char *name,
                       const char *partitions)
 {
@@ -85,18 +114,16 @@ static int make_topic(const char *hosts, const char *name,
     rd_kafka_t *rk;
     rd_kafka_queue_t *queue;
     rd_kafka_NewTopic_t *topic;
-    rd_kafka_event_t *event;
     char text[256];
 
     if (mock != NULL)
         return ask_mock(mock, name, partitions);
     rk = client(RD_KAFKA_PRODUCER, hosts, NULL);
     queue = rd_kafka_queue_new(rk);
-    topic = rd_kafka_NewTopic_new(name, (int)strtol(partitions, NULL, 10), -1,
-                                  text, sizeof(text));
+    topic = rd_kafka_NewTopic_new(name, (int)strtol(partitions, NULL, 10),
+                                  replicas(rk), text, sizeof(text));
     rd_kafka_CreateTopics(rk, &topic, 1, NULL, queue);
-    event = rd_kafka_queue_poll(queue, WAIT_MS);
-    return event == NULL || rd_kafka_event_error(event) != 0;
+    return !made(rd_kafka_queue_poll(queue, WAIT_MS));
 }
 
 /* ---- Records ---------------------------------------------------------------- */

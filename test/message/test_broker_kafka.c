@@ -25,6 +25,7 @@ enum {
     PRODUCE = 0, /* requests, by their number in the protocol */
     COMMIT = 8,
     GET_OFFSETS = 9,
+    JOIN = 11,
     PRODUCER_ID = 22,
     WAIT_MS = 30000,
     SESSION_MS = 4000, /* the mock waits 3 s for the first to join */
@@ -729,6 +730,37 @@ static void without_brokers_an_end_is_soon(void)
     T_OK(kit_ctl("ask", "kafka up 0"));
 }
 
+/* By a broker's settings, or by its other members: nothing would ever come, so
+ * connect() says it, each time until it is so no more. */
+static void a_group_that_takes_no_member_says_why(void)
+{
+    static const struct {
+        int code;
+        const char *says;
+    } all[] = {{26, "session_ms"}, {23, "roundrobin"}, {81, "as many members"}};
+    struct once__broker_options o = kit_options("billing", 1);
+    struct once__broker *c;
+    once_error err;
+    char url[512], more[80];
+    size_t i;
+
+    for (i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        fresh(1);
+        fill(1);
+        inject(JOIN, all[i].code, 2);
+        (void)snprintf(more, sizeof(more), "?group=%s", topic);
+        url_of(more, url, sizeof(url));
+        T_EQ(once__broker_find(url, NULL)->open(url, &o, &c, &err), ONCE_OK);
+        T_EQ(c->ops->connect(c, &err), ONCE_EOPEN);
+        T_OK(strstr(err.text, all[i].says) != NULL);
+        T_EQ(c->ops->connect(c, &err), ONCE_EOPEN);
+        T_OK(strstr(err.text, all[i].says) != NULL);
+        T_EQ(c->ops->connect(c, &err), ONCE_OK);
+        T_OK(next(c) != NULL);
+        c->ops->close(c);
+    }
+}
+
 enum { SHORT = 4, IN_SHORT = 12 };
 
 /* The group is further than the log, as after a loss of the log's end. All
@@ -1175,8 +1207,10 @@ int main(int argc, char **argv)
     RUN(receiving, the_first_undone_is_committed);
     RUN(receiving, a_kill_brings_all_from_the_first_undone);
     RUN(receiving, an_orderly_end_leaves_no_suspicion);
-    if (!real)
+    if (!real) {
         RUN(receiving, without_brokers_an_end_is_soon);
+        RUN(receiving, a_group_that_takes_no_member_says_why);
+    }
     RUN(receiving, what_a_shorter_log_has_is_not_passed_over);
     RUN(group, what_is_taken_away_is_not_committed);
     RUN(group, members_come_and_go_and_all_is_done);

@@ -50,7 +50,9 @@
 
 enum {
     BEAT_MS = 200,
-    LEAVE_MS = 3000 /* for an orderly end */
+    LEAVE_MS = 3000,  /* for an orderly end */
+    REFUSAL_MS = 300, /* for a refusal to come */
+    WELCOME_MS = 2000 /* the same, after one: the library asks once a second */
 };
 
 #define MARK "once " /* and the mark's number */
@@ -378,17 +380,14 @@ static int look_at_group(struct once__kafka *k, once_error *err)
                       "kafka: the group cannot be asked for: %d", (int)rc);
 }
 
-int once__kafka_join(struct once__kafka *k, once_error *err)
+static int subscribe(struct once__kafka *k, once_error *err)
 {
-    rd_kafka_topic_partition_list_t *list;
+    rd_kafka_topic_partition_list_t *list =
+        rd_kafka_topic_partition_list_new(1);
     rd_kafka_resp_err_t rc;
-    int out = look_at_group(k, err);
 
-    if (out != ONCE_OK || k->joined)
-        return out;
     k->joined = 1;
     k->queue = rd_kafka_queue_new(k->rk);
-    list = rd_kafka_topic_partition_list_new(1);
     (void)rd_kafka_topic_partition_list_add(list, k->topic,
                                             RD_KAFKA_PARTITION_UA);
     rc = rd_kafka_subscribe(k->rk, list);
@@ -397,6 +396,29 @@ int once__kafka_join(struct once__kafka *k, once_error *err)
                ? ONCE_OK
                : once__fail(err, ONCE_EAWAY,
                             "kafka: the group cannot be joined: %d", (int)rc);
+}
+
+/* A broker refuses a member at once. One that it takes it lets wait for all
+ * others, and that may be long. */
+static int hear_refusal(struct once__kafka *k, once_error *err)
+{
+    uint64_t end =
+        once__steady_ms() + (k->unwelcome ? WELCOME_MS : REFUSAL_MS);
+
+    while (!k->met && !k->down && once__steady_ms() < end)
+        once__kafka_serve(k, 10);
+    return k->refused == NULL
+               ? ONCE_OK
+               : once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
+}
+
+int once__kafka_join(struct once__kafka *k, once_error *err)
+{
+    int rc = look_at_group(k, err);
+
+    if (rc == ONCE_OK && !k->joined)
+        rc = subscribe(k, err);
+    return rc == ONCE_OK ? hear_refusal(k, err) : rc;
 }
 
 void once__kafka_leave(struct once__kafka *k)

@@ -62,6 +62,7 @@ struct once__kafka {
     int beating, stop;
     int joined;              /* the object takes part in the group */
     int met;                 /* the group has said what it has of it */
+    int unwelcome;           /* the brokers refused something the last time */
     rd_kafka_queue_t *queue; /* of all our partitions */
     struct once__kafka_part *parts;
     size_t n_parts, cap_parts, held; /* of this connection's, in `out` */

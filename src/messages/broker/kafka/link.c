@@ -218,6 +218,7 @@ void once__kafka_end(struct once__kafka *k, const char *why)
 
 void once__kafka_lose(struct once__kafka *k, const char *why)
 {
+    k->unwelcome = k->refused != NULL;
     if (must_stay(k))
         k->up = k->down = 0;
     else

@@ -38,6 +38,17 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
     case RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED:
         k->refused = "the brokers refuse this group to this user";
         break;
+    case RD_KAFKA_RESP_ERR_INVALID_SESSION_TIMEOUT:
+        k->refused = "the brokers do not take this session_ms (their "
+                     "group.min.session.timeout.ms is 6000 unless it was set)";
+        break;
+    case RD_KAFKA_RESP_ERR_INCONSISTENT_GROUP_PROTOCOL:
+        k->refused = "the group has members that know neither range nor "
+                     "roundrobin, or that are no consumers";
+        break;
+    case RD_KAFKA_RESP_ERR_GROUP_MAX_SIZE_REACHED:
+        k->refused = "the group has as many members as the brokers allow";
+        break;
     case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
         k->refused = "the brokers refuse an idempotent producer to this user";
         break;
