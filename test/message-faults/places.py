@@ -441,7 +441,7 @@ class Kafka(Broker):
     """
 
     name = "kafka"
-    SESSION_MS = 4000
+    SESSION_MS = 6000
     AGAIN_MS = 12000    # a dead member's session, and the group's new round
     QUIET_MS = 12000    # the first of a group waits to join
 

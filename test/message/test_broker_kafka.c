@@ -28,7 +28,7 @@ enum {
     JOIN = 11,
     PRODUCER_ID = 22,
     WAIT_MS = 30000,
-    SESSION_MS = 4000, /* the mock waits 3 s for the first to join */
+    SESSION_MS = 6000, /* the least that brokers take unless they are told */
     PARTITIONS = 16
 };
 
