@@ -84,7 +84,8 @@ static int replicas(rd_kafka_t *rk)
     const struct rd_kafka_metadata *md;
     int n;
 
-    if (rd_kafka_metadata(rk, 0, NULL, &md, WAIT_MS) != RD_KAFKA_RESP_ERR_NO_ERROR)
+    if (rd_kafka_metadata(rk, 0, NULL, &md, WAIT_MS) !=
+        RD_KAFKA_RESP_ERR_NO_ERROR)
         die("no broker answers");
     n = md->broker_cnt < 3 ? md->broker_cnt : 3;
     rd_kafka_metadata_destroy(md);

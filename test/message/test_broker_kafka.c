@@ -23,8 +23,10 @@
 
 enum {
     PRODUCE = 0, /* requests, by their number in the protocol */
+    FETCH = 1,
     COMMIT = 8,
     GET_OFFSETS = 9,
+    FIND_COORDINATOR = 10,
     JOIN = 11,
     PRODUCER_ID = 22,
     WAIT_MS = 30000,
@@ -443,6 +445,54 @@ static void a_producer_has_a_number_or_sends_nothing(void)
     b->ops->close(b);
 }
 
+/* What brokers before 2.8 ask for: a right of the cluster. */
+static void who_may_not_number_is_told_so(void)
+{
+    once_message m = kit_message("a", NULL, "1", 1);
+    struct once__broker *b;
+    once_error err = {0, ""};
+    int i, rc = ONCE_OK;
+
+    fresh(1);
+    inject(PRODUCER_ID, 31, 100);
+    b = sender(5000, 0);
+    for (i = 0; i < WAIT_MS / 100 && rc == ONCE_OK; i++) {
+        rc = b->ops->send(b, &m, 1, &err);
+        if (rc == ONCE_OK)
+            sleep_ms(100);
+    }
+    T_EQ(rc, ONCE_EAWAY);
+    T_OK(strstr(err.text, "idempotent producer") != NULL);
+    clear(PRODUCER_ID);
+    b->ops->close(b);
+}
+
+/* A broker that has just started knows none, and one that was just made is not
+ * known to all at once. */
+static void a_new_topic_is_waited_for(void)
+{
+    struct once__broker_options o = kit_options(NULL, 0);
+    struct once__broker *b = NULL;
+    char url[512], line[128];
+    pid_t other;
+
+    fresh(1);
+    (void)snprintf(line, sizeof(line), "kafka state %s 3", topic);
+    T_OK(kit_ctl("ask", line));
+    other = fork();
+    if (other == 0) {
+        sleep_ms(1000);
+        (void)snprintf(line, sizeof(line), "kafka state %s 0", topic);
+        _exit(kit_ctl("ask", line) ? 0 : 1);
+    }
+    url_of("", url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &b, NULL), ONCE_OK);
+    T_EQ(b->ops->connect(b, NULL), ONCE_OK);
+    T_EQ(waitpid(other, NULL, 0), other);
+    T_EQ(sent(b, "a", NULL), ONCE__END_TAKEN);
+    b->ops->close(b);
+}
+
 static void a_topic_is_never_made(void)
 {
     struct once__broker_options o = kit_options(NULL, 0);
@@ -759,6 +809,42 @@ static void a_group_that_takes_no_member_says_why(void)
         T_OK(next(c) != NULL);
         c->ops->close(c);
     }
+}
+
+/* A broker that does not say who coordinates the group, and one that lets us in
+ * and hands out nothing. */
+static void who_may_not_read_is_told_so(void)
+{
+    struct once__broker_options o = kit_options("billing", 1);
+    struct once__delivery *d = NULL;
+    struct once__broker *c;
+    once_error err = {0, ""};
+    char url[512], more[80];
+    uint64_t until;
+    int rc = ONCE_OK;
+
+    fresh(1);
+    fill(1);
+    (void)snprintf(more, sizeof(more), "?group=%s", topic);
+    url_of(more, url, sizeof(url));
+    T_EQ(once__broker_find(url, NULL)->open(url, &o, &c, &err), ONCE_OK);
+    inject(FIND_COORDINATOR, 30, 50);
+    T_EQ(c->ops->connect(c, &err), ONCE_EOPEN);
+    T_OK(strstr(err.text, "group") != NULL);
+    clear(FIND_COORDINATOR);
+    inject(FETCH, 29, 200);
+    for (until = once__steady_ms() + 2 * WAIT_MS;
+         rc != ONCE_EOPEN && once__steady_ms() < until;) {
+        while ((rc = c->ops->connect(c, &err)) == ONCE_OK &&
+               c->ops->receive(c, 500, &d, &err) == ONCE_OK && T_OK(d == NULL))
+            ;
+        T_OK(strstr(err.text, "topic") != NULL);
+    }
+    T_EQ(rc, ONCE_EOPEN);
+    clear(FETCH);
+    T_EQ(c->ops->connect(c, &err), ONCE_OK);
+    T_OK(next(c) != NULL);
+    c->ops->close(c);
 }
 
 enum { SHORT = 4, IN_SHORT = 12 };
@@ -1197,6 +1283,8 @@ int main(int argc, char **argv)
         RUN(sending, with_hold_a_lost_answer_is_in_doubt);
         RUN(sending, with_hold_a_producer_has_a_number);
         RUN(sending, a_producer_has_a_number_or_sends_nothing);
+        RUN(sending, who_may_not_number_is_told_so);
+        RUN(sending, a_new_topic_is_waited_for);
         RUN(sending, a_topic_that_is_refused_says_so);
         RUN(receiving, an_answer_to_a_commit_is_heard);
     }
@@ -1210,6 +1298,7 @@ int main(int argc, char **argv)
     if (!real) {
         RUN(receiving, without_brokers_an_end_is_soon);
         RUN(receiving, a_group_that_takes_no_member_says_why);
+        RUN(receiving, who_may_not_read_is_told_so);
     }
     RUN(receiving, what_a_shorter_log_has_is_not_passed_over);
     RUN(group, what_is_taken_away_is_not_committed);

@@ -51,8 +51,9 @@
 enum {
     BEAT_MS = 200,
     LEAVE_MS = 3000,  /* for an orderly end */
+    ASK_MS = 200,     /* for an answer about the group */
     REFUSAL_MS = 300, /* for a refusal to come */
-    WELCOME_MS = 2000 /* the same, after one: the library asks once a second */
+    WELCOME_MS = 2000 /* after one: for the next, once the group has met */
 };
 
 #define MARK "once " /* and the mark's number */
@@ -359,23 +360,39 @@ void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
 
 /* ---- The group ------------------------------------------------------------- */
 
-/* Whether we may read the group's offsets, which asks its coordinator. */
-static int look_at_group(struct once__kafka *k, once_error *err)
+static rd_kafka_resp_err_t ask_for_offset(const struct once__kafka *k,
+                                          uint64_t wait_ms)
 {
     rd_kafka_topic_partition_list_t *list =
         rd_kafka_topic_partition_list_new(1);
     rd_kafka_resp_err_t rc;
 
     (void)rd_kafka_topic_partition_list_add(list, k->topic, 0);
-    rc = rd_kafka_committed(k->rk, list, (int)k->o.timeout_ms);
+    rc = rd_kafka_committed(k->rk, list, (int)wait_ms);
     if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
         rc = list->elems[0].err;
     rd_kafka_topic_partition_list_destroy(list);
-    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
-        return ONCE_OK;
+    return rc;
+}
+
+/* Whether we may read the group's offsets, which asks its coordinator. A broker that
+ * refuses to name the coordinator is heard only between two questions. */
+static int look_at_group(struct once__kafka *k, once_error *err)
+{
+    uint64_t end = once__steady_ms() + k->o.timeout_ms, wait_ms = ASK_MS;
+    rd_kafka_resp_err_t rc = RD_KAFKA_RESP_ERR__TIMED_OUT;
+
+    while (rc == RD_KAFKA_RESP_ERR__TIMED_OUT && k->refused == NULL &&
+           once__steady_ms() < end) {
+        rc = ask_for_offset(k, wait_ms);
+        once__kafka_serve(k, 0);
+        wait_ms *= 2;
+    }
     once__kafka_note(k, rc);
     if (k->refused != NULL)
         return once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
+    if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
+        return ONCE_OK;
     return once__fail(err, ONCE_EAWAY,
                       "kafka: the group cannot be asked for: %d", (int)rc);
 }
@@ -398,15 +415,26 @@ static int subscribe(struct once__kafka *k, once_error *err)
                             "kafka: the group cannot be joined: %d", (int)rc);
 }
 
-/* A broker refuses a member at once. One that it takes it lets wait for all
- * others, and that may be long. */
+/*
+ * A broker refuses a member at once. One that it takes it lets wait for all others,
+ * and that may be long. After a refusal connect() does not say that all is well
+ * before the group has met, and nothing was refused since: a broker that lets us
+ * into the group may still refuse to hand out the topic.
+ */
 static int hear_refusal(struct once__kafka *k, once_error *err)
 {
-    uint64_t end =
-        once__steady_ms() + (k->unwelcome ? WELCOME_MS : REFUSAL_MS);
+    uint64_t now = once__steady_ms(), met = 0,
+             end = now + (k->unwelcome ? k->o.timeout_ms : REFUSAL_MS);
 
-    while (!k->met && !k->down && once__steady_ms() < end)
+    while (!k->down && now < end && (!k->met || k->unwelcome)) {
+        if (k->met && met == 0)
+            met = now;
+        if (met != 0 && now - met >= WELCOME_MS)
+            break;
         once__kafka_serve(k, 10);
+        once__kafka_take(k, rd_kafka_consume_queue(k->queue, 0));
+        now = once__steady_ms();
+    }
     return k->refused == NULL
                ? ONCE_OK
                : once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);

@@ -20,6 +20,7 @@
 enum {
     SOCKET_MOST_MS = 300000, /* the library takes no more */
     FIRST_ASK_MS = 100,      /* for the topic; twice as long each time */
+    HEARD_OF_MS = 3000,      /* for a new topic to be known to each broker */
     AGAIN_MS = 2500          /* longer than the library waits to try again */
 };
 
@@ -243,16 +244,21 @@ static rd_kafka_resp_err_t state_of_topic(const struct rd_kafka_metadata *md)
     return md->topics[0].err;
 }
 
+static int is_unknown(rd_kafka_resp_err_t state)
+{
+    return state == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
+           state == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+}
+
 static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
                        once_error *err)
 {
+    if (is_unknown(state))
+        return once__fail(err, ONCE_EOPEN, "kafka: there is no topic %s",
+                          k->topic);
     switch (state) {
     case RD_KAFKA_RESP_ERR_NO_ERROR:
         return ONCE_OK;
-    case RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC:
-    case RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART:
-        return once__fail(err, ONCE_EOPEN, "kafka: there is no topic %s",
-                          k->topic);
     case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
         return once__fail(err, ONCE_EOPEN,
                           "kafka: the brokers refuse the topic %s to this user",
@@ -264,22 +270,28 @@ static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
     }
 }
 
-/* Asks for the topic until a broker has answered. The library says that all are away
- * while it waits to try again, which it does within a second: that is no answer. */
+/*
+ * Asks for the topic until a broker has answered. The library says that all are away
+ * while it waits to try again, which it does within a second: that is no answer. A
+ * broker that has just started knows no topic, and one that was just made is not
+ * known to all: that there is none is believed after a while.
+ */
 static int find_topic(struct once__kafka *k, once_error *err)
 {
     uint64_t begin = once__steady_ms(), end = begin + k->o.timeout_ms, now;
     uint64_t ask = FIRST_ASK_MS;
     const struct rd_kafka_metadata *md = NULL;
-    rd_kafka_resp_err_t rc;
+    rd_kafka_resp_err_t rc, state = RD_KAFKA_RESP_ERR_NO_ERROR;
 
     while ((now = once__steady_ms()) < end) {
         rc = rd_kafka_metadata(k->rk, 0, k->rkt, &md,
                                (int)(end - now < ask ? end - now : ask));
         if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
-            rc = state_of_topic(md);
+            state = state_of_topic(md);
             rd_kafka_metadata_destroy(md);
-            return judge_topic(k, rc, err);
+            if (!is_unknown(state) || now - begin >= HEARD_OF_MS)
+                return judge_topic(k, state, err);
+            once__sleep_ms(FIRST_ASK_MS);
         }
         serve(k);
         if (k->refused != NULL)
@@ -287,8 +299,11 @@ static int find_topic(struct once__kafka *k, once_error *err)
         if (k->down && now - begin > AGAIN_MS)
             break;
         k->down = 0;
-        ask *= 2;
+        if (rc != RD_KAFKA_RESP_ERR_NO_ERROR)
+            ask *= 2;
     }
+    if (is_unknown(state))
+        return judge_topic(k, state, err);
     return once__fail(err, ONCE_EAWAY, "kafka: no broker can be reached");
 }
 

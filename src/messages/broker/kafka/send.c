@@ -73,8 +73,8 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
 {
     uint64_t number = once__flights_add(&k->flights, tag);
     rd_kafka_headers_t *headers = number == 0 ? NULL : headers_of(m);
-    rd_kafka_resp_err_t rc;
-    int fatal;
+    rd_kafka_resp_err_t rc, fatal;
+    const char *why;
 
     if (headers == NULL) {
         if (number != 0)
@@ -97,14 +97,17 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
         return once__fail(err, ONCE_ENOMEM, "kafka: too much is in flight");
     }
     /* The library repeats what a broker has said of the topic. It also repeats
-     * its fatal error, which is about an earlier message. */
-    fatal = rd_kafka_fatal_error(k->rk, NULL, 0) != RD_KAFKA_RESP_ERR_NO_ERROR;
+     * its fatal error, which is about an earlier message, or about us. */
+    fatal = rd_kafka_fatal_error(k->rk, NULL, 0);
+    once__kafka_note(k, fatal);
+    why = k->refused != NULL ? k->refused : "the library takes no message";
     once__flights_end(&k->flights, number,
-                      rc > 0 && !fatal ? once__kafka_end_of(rc)
-                                       : ONCE__END_UNSENT,
-                      (int)rc, "the library takes no message");
+                      rc > 0 && fatal == RD_KAFKA_RESP_ERR_NO_ERROR
+                          ? once__kafka_end_of(rc)
+                          : ONCE__END_UNSENT,
+                      (int)rc, why);
     k->down = 1;
-    return once__fail(err, ONCE_EAWAY, "kafka: the library takes no message");
+    return once__fail(err, ONCE_EAWAY, "kafka: %s", why);
 }
 
 /* Until nothing is in flight, or the time of the target is over. */
