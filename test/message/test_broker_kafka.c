@@ -49,6 +49,18 @@ const struct once__broker_ops *__wrap_once__broker_find(const char *url,
     return &once__broker_kafka;
 }
 
+/* As the library of 2.0 to 2.3 at least, when brokers have gone and come back. */
+static atomic_int never_ends;
+void __real_rd_kafka_destroy_flags(rd_kafka_t *rk, int flags);
+void __wrap_rd_kafka_destroy_flags(rd_kafka_t *rk, int flags);
+
+void __wrap_rd_kafka_destroy_flags(rd_kafka_t *rk, int flags)
+{
+    while (atomic_load(&never_ends))
+        once__sleep_ms(10);
+    __real_rd_kafka_destroy_flags(rk, flags);
+}
+
 /* ---- The server, without the driver ---------------------------------------- */
 
 static FILE *tool(const char *words)
@@ -847,6 +859,69 @@ static void who_may_not_read_is_told_so(void)
     c->ops->close(c);
 }
 
+/* The library asks no more for a topic that a broker did not know. */
+static void a_topic_that_has_gone_is_missed(void)
+{
+    struct once__delivery *d = NULL;
+    struct once__broker *c;
+    once_error err = {0, ""};
+    char line[128];
+    uint64_t until;
+
+    fresh(1);
+    fill(2);
+    c = receiver(10);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    (void)snprintf(line, sizeof(line), "kafka state %s 3", topic);
+    T_OK(kit_ctl("ask", line));
+    until = once__steady_ms() + 2 * WAIT_MS;
+    while (c->ops->receive(c, 500, &d, NULL) == ONCE_OK && T_OK(d == NULL) &&
+           once__steady_ms() < until)
+        ;
+    T_EQ(c->ops->connect(c, &err), ONCE_EOPEN);
+    T_OK(strstr(err.text, topic) != NULL);
+    (void)snprintf(line, sizeof(line), "kafka state %s 0", topic);
+    T_OK(kit_ctl("ask", line));
+    T_OK(kit_connect(c, WAIT_MS));
+    T_OK(run_tool("put %s head:Once-Id=late body=a", topic));
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    c->ops->close(c);
+}
+
+/* What the library does not end is left behind, and said to be. */
+static void a_connection_that_never_ends_keeps_nobody(void)
+{
+    struct once__broker_options o = kit_options("billing", 10);
+    struct once__delivery *d = NULL;
+    struct once__broker *c;
+    char url[512], more[80];
+
+    fresh(1);
+    fill(2);
+    (void)kit_logged(NULL);
+    (void)snprintf(more, sizeof(more), "?group=%s&session_ms=%d", topic,
+                   SESSION_MS);
+    url_of(more, url, sizeof(url));
+    c = kit_open(url, &o);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    atomic_store(&never_ends, 1);
+    T_OK(kit_ctl("ask", "kafka down 0"));
+    while (c->ops->receive(c, 500, &d, NULL) == ONCE_OK && T_OK(d == NULL))
+        ;
+    T_OK(kit_logged("does not end a connection"));
+    T_OK(kit_ctl("ask", "kafka up 0"));
+    T_OK(kit_connect(c, WAIT_MS));
+    atomic_store(&never_ends, 0);
+    d = next(c);
+    T_OK(d != NULL && taken(c, d) == ONCE_OK);
+    c->ops->close(c);
+}
+
 enum { SHORT = 4, IN_SHORT = 12 };
 
 /* The group is further than the log, as after a loss of the log's end. All
@@ -1299,6 +1374,8 @@ int main(int argc, char **argv)
         RUN(receiving, without_brokers_an_end_is_soon);
         RUN(receiving, a_group_that_takes_no_member_says_why);
         RUN(receiving, who_may_not_read_is_told_so);
+        RUN(receiving, a_topic_that_has_gone_is_missed);
+        RUN(receiving, a_connection_that_never_ends_keeps_nobody);
     }
     RUN(receiving, what_a_shorter_log_has_is_not_passed_over);
     RUN(group, what_is_taken_away_is_not_committed);

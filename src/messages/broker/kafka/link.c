@@ -12,16 +12,19 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/steady.h"
+#include "base/thread.h"
 
 enum {
     SOCKET_MOST_MS = 300000, /* the library takes no more */
     FIRST_ASK_MS = 100,      /* for the topic; twice as long each time */
     HEARD_OF_MS = 3000,      /* for a new topic to be known to each broker */
-    AGAIN_MS = 2500          /* longer than the library waits to try again */
+    AGAIN_MS = 2500,         /* longer than the library waits to try again */
+    END_MS = 5000            /* for the library to end an object */
 };
 
 /* The largest message, its headers and what the protocol adds. */
@@ -201,6 +204,83 @@ static int must_stay(const struct once__kafka *k)
     return k->joined && !k->met && rd_kafka_version() < 0x02030000;
 }
 
+/* An object that the library ends on a thread of its own. Whoever is the last to
+ * let go of this frees it. */
+struct ending {
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    rd_kafka_t *rk;
+    int done, left;
+};
+
+static void free_ending(struct ending *e)
+{
+    (void)pthread_mutex_unlock(&e->lock);
+    (void)pthread_cond_destroy(&e->over);
+    (void)pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+static void *end_it(void *user)
+{
+    struct ending *e = user;
+
+    rd_kafka_destroy_flags(e->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+    (void)pthread_mutex_lock(&e->lock);
+    e->done = 1;
+    (void)pthread_cond_signal(&e->over);
+    if (e->left)
+        free_ending(e);
+    else
+        (void)pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+static void say_left(const struct once__kafka *k)
+{
+    if (k->o.log != NULL)
+        k->o.log(k->o.user,
+                 "kafka: the library does not end a connection (its issue "
+                 "4674): what it holds is left until the process ends");
+}
+
+/*
+ * Ends an object of the library, or leaves it behind. When brokers have gone and come
+ * back, librdkafka may wait for ever for a thread of its own to end: nothing would be
+ * received any more, and nothing would be said. It calls none of our functions
+ * meanwhile, since they are called by those who poll.
+ */
+static void end_object(const struct once__kafka *k, rd_kafka_t *rk)
+{
+    struct ending *e = calloc(1, sizeof(*e));
+    uint64_t until = once__steady_ms() + END_MS;
+    pthread_t thread;
+
+    if (e == NULL) {
+        say_left(k);
+        return;
+    }
+    e->rk = rk;
+    (void)pthread_mutex_init(&e->lock, NULL);
+    once__cond_init(&e->over);
+    (void)pthread_mutex_lock(&e->lock);
+    if (once__thread_start(&thread, "kafka end", end_it, e) != 0) {
+        free_ending(e);
+        say_left(k);
+        return;
+    }
+    (void)pthread_detach(thread);
+    while (!e->done && once__steady_ms() < until)
+        once__cond_until(&e->over, &e->lock, until);
+    e->left = !e->done;
+    if (e->done) {
+        free_ending(e);
+        return;
+    }
+    (void)pthread_mutex_unlock(&e->lock);
+    say_left(k);
+}
+
 void once__kafka_end(struct once__kafka *k, const char *why)
 {
     if (k->rk != NULL && k->receives)
@@ -212,9 +292,9 @@ void once__kafka_end(struct once__kafka *k, const char *why)
         rd_kafka_topic_destroy(k->rkt);
     k->rkt = NULL;
     if (k->rk != NULL && !must_stay(k))
-        rd_kafka_destroy_flags(k->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+        end_object(k, k->rk);
     k->rk = NULL;
-    k->up = k->down = k->joined = k->met = 0;
+    k->up = k->down = k->joined = k->met = k->missing = 0;
 }
 
 void once__kafka_lose(struct once__kafka *k, const char *why)
@@ -234,26 +314,10 @@ static void serve(struct once__kafka *k)
         (void)rd_kafka_poll(k->rk, 0);
 }
 
-static rd_kafka_resp_err_t state_of_topic(const struct rd_kafka_metadata *md)
-{
-    if (md->topic_cnt != 1)
-        return RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
-    if (md->topics[0].err == RD_KAFKA_RESP_ERR_NO_ERROR &&
-        md->topics[0].partition_cnt == 0)
-        return RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
-    return md->topics[0].err;
-}
-
-static int is_unknown(rd_kafka_resp_err_t state)
-{
-    return state == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
-           state == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
-}
-
 static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
                        once_error *err)
 {
-    if (is_unknown(state))
+    if (once__kafka_no_topic(state))
         return once__fail(err, ONCE_EOPEN, "kafka: there is no topic %s",
                           k->topic);
     switch (state) {
@@ -287,9 +351,8 @@ static int find_topic(struct once__kafka *k, once_error *err)
         rc = rd_kafka_metadata(k->rk, 0, k->rkt, &md,
                                (int)(end - now < ask ? end - now : ask));
         if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
-            state = state_of_topic(md);
-            rd_kafka_metadata_destroy(md);
-            if (!is_unknown(state) || now - begin >= HEARD_OF_MS)
+            state = once__kafka_state(md);
+            if (!once__kafka_no_topic(state) || now - begin >= HEARD_OF_MS)
                 return judge_topic(k, state, err);
             once__sleep_ms(FIRST_ASK_MS);
         }
@@ -302,7 +365,7 @@ static int find_topic(struct once__kafka *k, once_error *err)
         if (rc != RD_KAFKA_RESP_ERR_NO_ERROR)
             ask *= 2;
     }
-    if (is_unknown(state))
+    if (once__kafka_no_topic(state))
         return judge_topic(k, state, err);
     return once__fail(err, ONCE_EAWAY, "kafka: no broker can be reached");
 }
