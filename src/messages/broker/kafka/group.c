@@ -632,9 +632,9 @@ void once__kafka_serve(struct once__kafka *k, int wait_ms)
 }
 
 /*
- * The library looks for new partitions every five minutes. It does not ask again for
- * a topic that a broker did not know, be it that the topic was deleted, or that the
- * broker had just started: nothing would come any more, and nothing would be said.
+ * The library does not ask again for a topic that a broker did not know, be it that
+ * the topic was deleted, or that the broker had just started: nothing would come any
+ * more, and nothing would be said.
  * When a broker knows it again, what we have of it goes on; if it is another one of
  * the same name, its offsets say so (begin_over()).
  */

@@ -144,6 +144,7 @@ static int set_receiving(const struct once__kafka *k, rd_kafka_conf_t *conf)
         {"queued.min.messages", "1000"},
         {"queued.max.messages.kbytes", "16384"},
         {"fetch.wait.max.ms", "100"},
+        {"topic.metadata.refresh.interval.ms", "10000"}, /* new partitions */
     };
 
     return apply(conf, all, sizeof(all) / sizeof(all[0]));
