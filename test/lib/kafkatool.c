@@ -123,6 +123,8 @@ static int make_topic(const char *hosts, const char *name,
     queue = rd_kafka_queue_new(rk);
     topic = rd_kafka_NewTopic_new(name, (int)strtol(partitions, NULL, 10),
                                   replicas(rk), text, sizeof(text));
+    /* A broker's default is 1,000,012 with all that belongs to a record. */
+    (void)rd_kafka_NewTopic_set_config(topic, "max.message.bytes", "2000000");
     rd_kafka_CreateTopics(rk, &topic, 1, NULL, queue);
     return !made(rd_kafka_queue_poll(queue, WAIT_MS));
 }

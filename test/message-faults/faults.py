@@ -152,6 +152,15 @@ def broker_says(run):
     run.hits += 1
 
 
+@fault("topic-unknown", brokers=["kafka"])
+def topic_unknown(run):
+    """Brokers do not know the topic, as one that has just started."""
+    run.broker.server.ask("state orders 3")
+    run.nap(*run.rng.choice([(0.1, 1), (10, 12)]))  # a consumer looks each 10 s
+    run.broker.server.ask("state orders 0")
+    run.hits += 1
+
+
 @fault("rebalance", brokers=["kafka"])
 def rebalance(run):
     """A guest joins the group for a second, and leaves it in order."""
