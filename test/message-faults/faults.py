@@ -156,7 +156,7 @@ def broker_says(run):
 def topic_unknown(run):
     """Brokers do not know the topic, as one that has just started."""
     run.broker.server.ask("state orders 3")
-    run.nap(*run.rng.choice([(0.1, 1), (10, 12)]))  # a consumer looks each 10 s
+    run.nap(*run.rng.choice([(0.1, 1), (10, 12)]))  # a consumer asks each 10 s
     run.broker.server.ask("state orders 0")
     run.hits += 1
 

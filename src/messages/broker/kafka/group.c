@@ -50,8 +50,6 @@
 
 enum {
     BEAT_MS = 200,
-    LOOK_MS = 10000,  /* at the topic, again and again */
-    LOOKED_MS = 300,  /* the longest that this keeps others waiting */
     LEAVE_MS = 3000,  /* for an orderly end */
     ASK_MS = 200,     /* for an answer about the group */
     REFUSAL_MS = 300, /* for a refusal to come */
@@ -631,41 +629,14 @@ void once__kafka_serve(struct once__kafka *k, int wait_ms)
     once__kafka_take(k, rd_kafka_consumer_poll(k->rk, wait_ms));
 }
 
-/*
- * The library does not ask again for a topic that a broker did not know, be it that
- * the topic was deleted, or that the broker had just started: nothing would come any
- * more, and nothing would be said.
- * When a broker knows it again, what we have of it goes on; if it is another one of
- * the same name, its offsets say so (begin_over()).
- */
-static void look_at_topic(struct once__kafka *k)
-{
-    const struct rd_kafka_metadata *md = NULL;
-    uint64_t now = once__steady_ms();
-    int missing;
-
-    if (now < k->look_ms || !k->up)
-        return;
-    k->look_ms = now + LOOK_MS;
-    if (rd_kafka_metadata(k->rk, 0, k->rkt, &md, LOOKED_MS) !=
-        RD_KAFKA_RESP_ERR_NO_ERROR)
-        return;
-    missing = once__kafka_no_topic(once__kafka_state(md));
-    if (missing && k->missing)
-        k->down = 1; /* connect() says it */
-    k->missing = missing;
-}
-
 void *once__kafka_beat(void *user)
 {
     struct once__kafka *k = user;
 
     (void)pthread_mutex_lock(&k->lock);
     while (!k->stop) {
-        if (k->rk != NULL && !k->down) {
+        if (k->rk != NULL && !k->down)
             once__kafka_serve(k, 0);
-            look_at_topic(k);
-        }
         once__cond_until(&k->wake, &k->lock, once__steady_ms() + BEAT_MS);
     }
     (void)pthread_mutex_unlock(&k->lock);

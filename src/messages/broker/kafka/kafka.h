@@ -60,11 +60,9 @@ struct once__kafka {
     pthread_cond_t wake;
     pthread_t beat;
     int beating, stop;
-    int joined;       /* the object takes part in the group */
-    int met;          /* the group has said what it has of it */
-    int unwelcome;    /* the brokers refused something the last time */
-    int missing;      /* a broker did not know the topic, the last time */
-    uint64_t look_ms; /* when to look at the topic */
+    int joined;              /* the object takes part in the group */
+    int met;                 /* the group has said what it has of it */
+    int unwelcome;           /* the brokers refused something the last time */
     rd_kafka_queue_t *queue; /* of all our partitions */
     struct once__kafka_part *parts;
     size_t n_parts, cap_parts, held; /* of this connection's, in `out` */
@@ -78,10 +76,6 @@ struct once__kafka {
 
 /* What an error of the library says about the connection. */
 void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err);
-/* What is said of the one topic that was asked for; frees the answer. */
-rd_kafka_resp_err_t once__kafka_state(const struct rd_kafka_metadata *md);
-/* Whether that means that there is no such topic, as far as a broker knows. */
-int once__kafka_no_topic(rd_kafka_resp_err_t state);
 /* For the library: how a message has ended. */
 void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
                            void *user);

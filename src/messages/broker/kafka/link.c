@@ -22,6 +22,7 @@
 enum {
     SOCKET_MOST_MS = 300000, /* the library takes no more */
     FIRST_ASK_MS = 100,      /* for the topic; twice as long each time */
+    REFRESH_MS = 10000,      /* for its partitions; the library: 300000 */
     HEARD_OF_MS = 3000,      /* for a new topic to be known to each broker */
     AGAIN_MS = 2500,         /* longer than the library waits to try again */
     END_MS = 5000            /* for the library to end an object */
@@ -130,7 +131,7 @@ static int set_sending(const struct once__kafka *k, rd_kafka_conf_t *conf)
  * dead, so it has no more time between two polls. */
 static int set_receiving(const struct once__kafka *k, rd_kafka_conf_t *conf)
 {
-    char session[24], beat[24];
+    char session[24], beat[24], refresh[24];
     const struct setting all[] = {
         {"group.id", k->group},
         {"enable.auto.commit", "false"},
@@ -144,7 +145,7 @@ static int set_receiving(const struct once__kafka *k, rd_kafka_conf_t *conf)
         {"queued.min.messages", "1000"},
         {"queued.max.messages.kbytes", "16384"},
         {"fetch.wait.max.ms", "100"},
-        {"topic.metadata.refresh.interval.ms", "10000"}, /* new partitions */
+        {"topic.metadata.refresh.interval.ms", number(REFRESH_MS, refresh)},
     };
 
     return apply(conf, all, sizeof(all) / sizeof(all[0]));
@@ -295,7 +296,7 @@ void once__kafka_end(struct once__kafka *k, const char *why)
     if (k->rk != NULL && !must_stay(k))
         end_object(k, k->rk);
     k->rk = NULL;
-    k->up = k->down = k->joined = k->met = k->missing = 0;
+    k->up = k->down = k->joined = k->met = 0;
 }
 
 void once__kafka_lose(struct once__kafka *k, const char *why)
@@ -315,10 +316,26 @@ static void serve(struct once__kafka *k)
         (void)rd_kafka_poll(k->rk, 0);
 }
 
+static rd_kafka_resp_err_t state_of_topic(const struct rd_kafka_metadata *md)
+{
+    if (md->topic_cnt != 1)
+        return RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+    if (md->topics[0].err == RD_KAFKA_RESP_ERR_NO_ERROR &&
+        md->topics[0].partition_cnt == 0)
+        return RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
+    return md->topics[0].err;
+}
+
+static int is_unknown(rd_kafka_resp_err_t state)
+{
+    return state == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
+           state == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+}
+
 static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
                        once_error *err)
 {
-    if (once__kafka_no_topic(state))
+    if (is_unknown(state))
         return once__fail(err, ONCE_EOPEN, "kafka: there is no topic %s",
                           k->topic);
     switch (state) {
@@ -352,8 +369,9 @@ static int find_topic(struct once__kafka *k, once_error *err)
         rc = rd_kafka_metadata(k->rk, 0, k->rkt, &md,
                                (int)(end - now < ask ? end - now : ask));
         if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
-            state = once__kafka_state(md);
-            if (!once__kafka_no_topic(state) || now - begin >= HEARD_OF_MS)
+            state = state_of_topic(md);
+            rd_kafka_metadata_destroy(md);
+            if (!is_unknown(state) || now - begin >= HEARD_OF_MS)
                 return judge_topic(k, state, err);
             once__sleep_ms(FIRST_ASK_MS);
         }
@@ -366,7 +384,7 @@ static int find_topic(struct once__kafka *k, once_error *err)
         if (rc != RD_KAFKA_RESP_ERR_NO_ERROR)
             ask *= 2;
     }
-    if (once__kafka_no_topic(state))
+    if (is_unknown(state))
         return judge_topic(k, state, err);
     return once__fail(err, ONCE_EAWAY, "kafka: no broker can be reached");
 }

@@ -69,24 +69,6 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
         k->down = 1;
 }
 
-rd_kafka_resp_err_t once__kafka_state(const struct rd_kafka_metadata *md)
-{
-    rd_kafka_resp_err_t state = RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC;
-
-    if (md->topic_cnt == 1 &&
-        (md->topics[0].err != RD_KAFKA_RESP_ERR_NO_ERROR ||
-         md->topics[0].partition_cnt > 0))
-        state = md->topics[0].err;
-    rd_kafka_metadata_destroy(md);
-    return state;
-}
-
-int once__kafka_no_topic(rd_kafka_resp_err_t state)
-{
-    return state == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
-           state == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
-}
-
 /* ---- Reports -------------------------------------------------------------- */
 
 struct ending {
