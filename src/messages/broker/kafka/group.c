@@ -50,8 +50,9 @@
 
 enum {
     BEAT_MS = 200,
-    LEAVE_MS = 3000,  /* for an orderly end */
-    ASK_MS = 200,     /* for an answer about the group */
+    LEAVE_MS = 3000, /* for an orderly end */
+    ASK_MS = 200,    /* for an answer about the group; then longer */
+    ASK_MOST_MS = 800,
     REFUSAL_MS = 300, /* for a refusal to come */
     WELCOME_MS = 2000 /* after one: for the next, once the group has met */
 };
@@ -386,11 +387,12 @@ static int look_at_group(struct once__kafka *k, once_error *err)
            once__steady_ms() < end) {
         rc = ask_for_offset(k, wait_ms);
         once__kafka_serve(k, 0);
-        wait_ms *= 2;
+        if (wait_ms < ASK_MOST_MS)
+            wait_ms *= 2;
     }
     once__kafka_note(k, rc);
     if (k->refused != NULL)
-        return once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
+        return once__kafka_refusal(k, err);
     if (rc == RD_KAFKA_RESP_ERR_NO_ERROR)
         return ONCE_OK;
     return once__fail(err, ONCE_EAWAY,
@@ -403,21 +405,21 @@ static int subscribe(struct once__kafka *k, once_error *err)
         rd_kafka_topic_partition_list_new(1);
     rd_kafka_resp_err_t rc;
 
-    k->joined = 1;
     k->queue = rd_kafka_queue_new(k->rk);
     (void)rd_kafka_topic_partition_list_add(list, k->topic,
                                             RD_KAFKA_PARTITION_UA);
     rc = rd_kafka_subscribe(k->rk, list);
     rd_kafka_topic_partition_list_destroy(list);
-    return rc == RD_KAFKA_RESP_ERR_NO_ERROR
+    k->joined = rc == RD_KAFKA_RESP_ERR_NO_ERROR;
+    return k->joined
                ? ONCE_OK
                : once__fail(err, ONCE_EAWAY,
                             "kafka: the group cannot be joined: %d", (int)rc);
 }
 
 /*
- * A broker refuses a member at once. One that it takes it lets wait for all others,
- * and that may be long. After a refusal connect() does not say that all is well
+ * A broker refuses a member at once. A member that is taken waits until all others
+ * have joined, which may be long. After a refusal connect() does not say that all is well
  * before the group has met, and nothing was refused since: a broker that lets us
  * into the group may still refuse to hand out the topic.
  */
@@ -432,12 +434,15 @@ static int hear_refusal(struct once__kafka *k, once_error *err)
         if (met != 0 && now - met >= WELCOME_MS)
             break;
         once__kafka_serve(k, 10);
-        once__kafka_take(k, rd_kafka_consume_queue(k->queue, 0));
+        if (k->ready.first == NULL)
+            once__kafka_take(k, rd_kafka_consume_queue(k->queue, 0));
         now = once__steady_ms();
     }
-    return k->refused == NULL
-               ? ONCE_OK
-               : once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
+    if (k->refused != NULL)
+        return once__kafka_refusal(k, err);
+    return k->down
+               ? once__fail(err, ONCE_EAWAY, "kafka: the connection was lost")
+               : ONCE_OK;
 }
 
 int once__kafka_join(struct once__kafka *k, once_error *err)

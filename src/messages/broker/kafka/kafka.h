@@ -63,6 +63,7 @@ struct once__kafka {
     int joined;              /* the object takes part in the group */
     int met;                 /* the group has said what it has of it */
     int unwelcome;           /* the brokers refused something the last time */
+    int passes;              /* what they refuse they may take later */
     rd_kafka_queue_t *queue; /* of all our partitions */
     struct once__kafka_part *parts;
     size_t n_parts, cap_parts, held; /* of this connection's, in `out` */
@@ -76,6 +77,8 @@ struct once__kafka {
 
 /* What an error of the library says about the connection. */
 void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err);
+/* `refused`, as an error: ONCE_EOPEN, or ONCE_EAWAY where it may pass. */
+int once__kafka_refusal(const struct once__kafka *k, once_error *err);
 /* For the library: how a message has ended. */
 void once__kafka_delivered(rd_kafka_t *rk, const rd_kafka_message_t *m,
                            void *user);

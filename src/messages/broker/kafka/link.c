@@ -155,8 +155,9 @@ static int set_receiving(const struct once__kafka *k, rd_kafka_conf_t *conf)
 
 static void on_error(rd_kafka_t *rk, int err, const char *reason, void *user)
 {
-    (void)rk;
     (void)reason; /* it may name users */
+    if (err == RD_KAFKA_RESP_ERR__FATAL)
+        once__kafka_note(user, rd_kafka_fatal_error(rk, NULL, 0));
     once__kafka_note(user, err);
 }
 
@@ -206,8 +207,8 @@ static int must_stay(const struct once__kafka *k)
     return k->joined && !k->met && rd_kafka_version() < 0x02030000;
 }
 
-/* An object that the library ends on a thread of its own. Whoever is the last to
- * let go of this frees it. */
+/* An object that the library ends on a thread of its own. Of the two threads the
+ * last one frees this. */
 struct ending {
     pthread_mutex_t lock;
     pthread_cond_t over;
@@ -242,15 +243,15 @@ static void say_left(const struct once__kafka *k)
 {
     if (k->o.log != NULL)
         k->o.log(k->o.user,
-                 "kafka: the library does not end a connection (its issue "
-                 "4674): what it holds is left until the process ends");
+                 "kafka: the library does not end a connection (perhaps its "
+                 "issue 4674): it is left to itself, with its threads");
 }
 
 /*
  * Ends an object of the library, or leaves it behind. When brokers have gone and come
  * back, librdkafka may wait for ever for a thread of its own to end: nothing would be
- * received any more, and nothing would be said. It calls none of our functions
- * meanwhile, since they are called by those who poll.
+ * received any more, and nothing would be said. Of our functions it calls on_log()
+ * meanwhile, which must not look at the connection; the others are called in polls.
  */
 static void end_object(const struct once__kafka *k, rd_kafka_t *rk)
 {
@@ -326,10 +327,30 @@ static rd_kafka_resp_err_t state_of_topic(const struct rd_kafka_metadata *md)
     return md->topics[0].err;
 }
 
+/* What a broker says of it, or TIMED_OUT: none has answered. */
+static rd_kafka_resp_err_t ask_for_topic(struct once__kafka *k,
+                                         uint64_t wait_ms)
+{
+    const struct rd_kafka_metadata *md = NULL;
+    rd_kafka_resp_err_t rc;
+
+    if (rd_kafka_metadata(k->rk, 0, k->rkt, &md, (int)wait_ms) !=
+        RD_KAFKA_RESP_ERR_NO_ERROR)
+        return RD_KAFKA_RESP_ERR__TIMED_OUT;
+    rc = state_of_topic(md);
+    rd_kafka_metadata_destroy(md);
+    return rc;
+}
+
 static int is_unknown(rd_kafka_resp_err_t state)
 {
     return state == RD_KAFKA_RESP_ERR__UNKNOWN_TOPIC ||
            state == RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+}
+
+static int is_known(rd_kafka_resp_err_t state)
+{
+    return state != RD_KAFKA_RESP_ERR__TIMED_OUT && !is_unknown(state);
 }
 
 static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
@@ -355,45 +376,53 @@ static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
 /*
  * Asks for the topic until a broker has answered. The library says that all are away
  * while it waits to try again, which it does within a second: that is no answer. A
- * broker that has just started knows no topic, and one that was just made is not
- * known to all: that there is none is believed after a while.
+ * broker that has just started knows no topic, and not all brokers know a new topic
+ * at once. So it has to be unknown for a while.
  */
 static int find_topic(struct once__kafka *k, once_error *err)
 {
     uint64_t begin = once__steady_ms(), end = begin + k->o.timeout_ms, now;
-    uint64_t ask = FIRST_ASK_MS;
-    const struct rd_kafka_metadata *md = NULL;
-    rd_kafka_resp_err_t rc, state = RD_KAFKA_RESP_ERR_NO_ERROR;
+    uint64_t ask = FIRST_ASK_MS, unknown = 0; /* since when; 0: it is not */
+    uint64_t doubt =
+        k->o.timeout_ms / 2 < HEARD_OF_MS ? k->o.timeout_ms / 2 : HEARD_OF_MS;
+    rd_kafka_resp_err_t state;
 
     while ((now = once__steady_ms()) < end) {
-        rc = rd_kafka_metadata(k->rk, 0, k->rkt, &md,
-                               (int)(end - now < ask ? end - now : ask));
-        if (rc == RD_KAFKA_RESP_ERR_NO_ERROR) {
-            state = state_of_topic(md);
-            rd_kafka_metadata_destroy(md);
-            if (!is_unknown(state) || now - begin >= HEARD_OF_MS)
-                return judge_topic(k, state, err);
+        state = ask_for_topic(k, end - now < ask ? end - now : ask);
+        if (state == RD_KAFKA_RESP_ERR__TIMED_OUT)
+            ask *= 2;
+        if (!is_unknown(state))
+            unknown = 0;
+        else if (unknown == 0)
+            unknown = now;
+        if (is_known(state) || (unknown != 0 && now - unknown >= doubt))
+            return judge_topic(k, state, err);
+        if (unknown != 0)
             once__sleep_ms(FIRST_ASK_MS);
-        }
         serve(k);
         if (k->refused != NULL)
-            return once__fail(err, ONCE_EOPEN, "kafka: %s", k->refused);
+            return once__kafka_refusal(k, err);
         if (k->down && now - begin > AGAIN_MS)
             break;
+        if (k->down)
+            unknown = 0;
         k->down = 0;
-        if (rc != RD_KAFKA_RESP_ERR_NO_ERROR)
-            ask *= 2;
     }
-    if (is_unknown(state))
-        return judge_topic(k, state, err);
-    return once__fail(err, ONCE_EAWAY, "kafka: no broker can be reached");
+    return once__fail(err, ONCE_EAWAY,
+                      unknown != 0 ? "kafka: no broker knows the topic yet"
+                                   : "kafka: no broker can be reached");
 }
 
 static int set_up(struct once__kafka *k, once_error *err)
 {
+    rd_kafka_message_t *old;
     int rc;
 
+    if (k->rk != NULL && k->receives) /* what one that stayed had to say */
+        while ((old = rd_kafka_consumer_poll(k->rk, 0)) != NULL)
+            rd_kafka_message_destroy(old);
     k->refused = NULL;
+    k->passes = 0;
     if (k->rk == NULL)
         k->rk = make(k);
     if (k->rk != NULL && k->rkt == NULL)

@@ -144,6 +144,10 @@ static int end_delivery(struct once__kafka *k, struct once__incoming *in,
     if (p == NULL)
         return once__fail(err, ONCE_EAWAY,
                           "kafka: the partition was taken away since");
+    /* The topic may have been deleted and made again: an offset of the old one
+     * would pass over what is new. The message comes again, or is gone. */
+    if (k->down)
+        return once__fail(err, ONCE_EAWAY, "kafka: the connection was lost");
     return once__kafka_undone(k, p) > p->committed
                ? once__kafka_commit_for(k, serial, err)
                : ONCE_OK;

@@ -15,6 +15,7 @@
  */
 #include "messages/broker/kafka/kafka.h"
 
+#include "base/error.h"
 #include "base/steady.h"
 
 enum { PURGE_MS = 2000 /* for the reports of what was purged */ };
@@ -39,8 +40,9 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
         k->refused = "the brokers refuse this group to this user";
         break;
     case RD_KAFKA_RESP_ERR_INVALID_SESSION_TIMEOUT:
-        k->refused = "the brokers do not take this session_ms (their "
-                     "group.min.session.timeout.ms is 6000 unless it was set)";
+        k->refused = "the brokers do not take this session_ms (see their "
+                     "group.min.session.timeout.ms, 6000 unless it was set, "
+                     "and group.max.session.timeout.ms)";
         break;
     case RD_KAFKA_RESP_ERR_INCONSISTENT_GROUP_PROTOCOL:
         k->refused = "the group has members that know neither range nor "
@@ -48,6 +50,7 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
         break;
     case RD_KAFKA_RESP_ERR_GROUP_MAX_SIZE_REACHED:
         k->refused = "the group has as many members as the brokers allow";
+        k->passes = 1;
         break;
     case RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED:
         k->refused = "the brokers refuse an idempotent producer to this user";
@@ -67,6 +70,12 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
     }
     if (k->refused != NULL)
         k->down = 1;
+}
+
+int once__kafka_refusal(const struct once__kafka *k, once_error *err)
+{
+    return once__fail(err, k->passes ? ONCE_EAWAY : ONCE_EOPEN, "kafka: %s",
+                      k->refused);
 }
 
 /* ---- Reports -------------------------------------------------------------- */
@@ -138,9 +147,10 @@ static int may_be_a_repeat(rd_kafka_resp_err_t err)
 static struct ending ending_of(const struct once__kafka *k, rd_kafka_t *rk,
                                const rd_kafka_message_t *m, int alone)
 {
+    const struct ending silent = {
+        ONCE__END_SILENT,
+        k->refused != NULL ? k->refused : "it may have been written"};
     static const struct ending taken = {ONCE__END_TAKEN, NULL},
-                               silent = {ONCE__END_SILENT,
-                                         "it may have been written"},
                                among = {ONCE__END_AWAY,
                                         "a broker has refused the request that "
                                         "it was part of"};

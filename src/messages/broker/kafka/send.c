@@ -168,6 +168,7 @@ size_t once__kafka_proofs(struct once__broker *b, uint32_t wait_ms,
                                        : ONCE__KAFKA_SLICE_MS);
     }
     if (k->down && k->rk != NULL && k->flights.open > 0)
-        once__kafka_lose(k, "the connection was lost");
+        once__kafka_lose(k, k->refused != NULL ? k->refused
+                                               : "the connection was lost");
     return once__ended_take(&k->flights.ended, out, max);
 }
