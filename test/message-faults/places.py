@@ -442,7 +442,7 @@ class Kafka(Broker):
 
     name = "kafka"
     SESSION_MS = 6000
-    AGAIN_MS = 12000    # a dead member's session, and the group's new round
+    AGAIN_MS = 16000    # a dead member's session, and the group's new round
     QUIET_MS = 12000    # the first of a group waits to join
 
     def build(self, world, **options):

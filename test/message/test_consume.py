@@ -117,7 +117,7 @@ class Topic:
     def __init__(self, server, name):
         self.server = server
         self.name = name
-        self.url = "%s/%s?group=g&session_ms=6000" % (server.url(), name)
+        self.url = "%s/%s?group=g&session_ms=4000" % (server.url(), name)
         server.tool("topic", name, 4)
 
     def publish(self, messages):
