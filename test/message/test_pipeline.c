@@ -414,6 +414,7 @@ static void the_next_batch_is_claimed_while_one_is_sent(void)
     emit(&d, 3 * BATCH, NULL);
     EVENTUALLY(leased(&d) == 2 * BATCH);
     EVENTUALLY(sent() == 4 * BATCH);
+    once__sleep_ms(500); /* what is leased is handed over a moment later */
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     allow(BATCH - 1);
@@ -445,6 +446,7 @@ static void no_key_is_in_two_batches(void)
     add(&d, BATCH, NULL);
     commit(&d);
     EVENTUALLY(leased(&d) == 2 * BATCH);
+    once__sleep_ms(500); /* what is leased is handed over a moment later */
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE %s='a'",
@@ -513,6 +515,7 @@ static void one_row_goes_first_when_both_were_lost(void)
 
     emit(&d, 4 * BATCH, NULL);
     EVENTUALLY(leased(&d) == 2 * BATCH);
+    once__sleep_ms(500); /* what is leased is handed over a moment later */
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     before = sent();
@@ -538,6 +541,7 @@ static void a_target_in_trouble_gets_no_third_batch(void)
     (void)pthread_mutex_lock(&gate.lock);
     gate.silent = BATCH;
     (void)pthread_mutex_unlock(&gate.lock);
+    once__sleep_ms(500); /* what is leased is handed over a moment later */
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     allow(BATCH - 1);
