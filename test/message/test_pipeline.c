@@ -185,6 +185,7 @@ static struct {
                             * has come back */
     atomic_int with_work;  /* how often it went to rest with a load to settle */
     struct timespec pause; /* between two looks for it */
+    _Atomic(struct once__sender *) of; /* who claimed last */
 } clerk = {.pause = {0, 1000000}};
 
 static void allow(size_t n);
@@ -197,6 +198,19 @@ static int has_load(struct once__sender *w)
     has = w->desk.carried != NULL;
     (void)pthread_mutex_unlock(&w->desk.lock);
     return has;
+}
+
+/* Whether a load lies on the desk that is not with the target yet. Its lease is in
+ * the database a moment before. */
+static int is_on_desk(void)
+{
+    struct once__sender *w = atomic_load(&clerk.of);
+    int is;
+
+    (void)pthread_mutex_lock(&w->desk.lock);
+    is = w->desk.claimed != NULL;
+    (void)pthread_mutex_unlock(&w->desk.lock);
+    return is;
 }
 
 int __real_once__source_claim(struct once__sender *w, size_t n,
@@ -213,6 +227,7 @@ int __wrap_once__source_claim(struct once__sender *w, size_t n,
     int some = __real_once__source_claim(w, n, out, claimed_ms);
     uint64_t until = once__steady_ms() + PATIENCE_MS;
 
+    atomic_store(&clerk.of, w);
     if (some != 0 || atomic_exchange(&clerk.late, 0) == 0)
         return some;
     allow(SIZE_MAX);
@@ -414,7 +429,7 @@ static void the_next_batch_is_claimed_while_one_is_sent(void)
     emit(&d, 3 * BATCH, NULL);
     EVENTUALLY(leased(&d) == 2 * BATCH);
     EVENTUALLY(sent() == 4 * BATCH);
-    once__sleep_ms(500); /* what is leased is handed over a moment later */
+    EVENTUALLY(is_on_desk());
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     allow(BATCH - 1);
@@ -446,7 +461,7 @@ static void no_key_is_in_two_batches(void)
     add(&d, BATCH, NULL);
     commit(&d);
     EVENTUALLY(leased(&d) == 2 * BATCH);
-    once__sleep_ms(500); /* what is leased is handed over a moment later */
+    EVENTUALLY(is_on_desk());
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     T_EQ(number(&d, "SELECT count(*) FROM @outbox WHERE %s='a'",
@@ -515,7 +530,7 @@ static void one_row_goes_first_when_both_were_lost(void)
 
     emit(&d, 4 * BATCH, NULL);
     EVENTUALLY(leased(&d) == 2 * BATCH);
-    once__sleep_ms(500); /* what is leased is handed over a moment later */
+    EVENTUALLY(is_on_desk());
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     before = sent();
@@ -541,7 +556,7 @@ static void a_target_in_trouble_gets_no_third_batch(void)
     (void)pthread_mutex_lock(&gate.lock);
     gate.silent = BATCH;
     (void)pthread_mutex_unlock(&gate.lock);
-    once__sleep_ms(500); /* what is leased is handed over a moment later */
+    EVENTUALLY(is_on_desk());
     allow(1);
     EVENTUALLY(sent() == 5 * BATCH);
     allow(BATCH - 1);
