@@ -423,12 +423,12 @@ static int subscribe(struct once__kafka *k, once_error *err)
  * before the group has met, and nothing was refused since: a broker that lets us
  * into the group may still refuse to hand out the topic.
  */
-static int hear_refusal(struct once__kafka *k, once_error *err)
+static int hear_refusal(struct once__kafka *k, int unwelcome, once_error *err)
 {
     uint64_t now = once__steady_ms(), met = 0,
-             end = now + (k->unwelcome ? k->o.timeout_ms : REFUSAL_MS);
+             end = now + (unwelcome ? k->o.timeout_ms : REFUSAL_MS);
 
-    while (!k->down && now < end && (!k->met || k->unwelcome)) {
+    while (!k->down && now < end && (!k->met || unwelcome)) {
         if (k->met && met == 0)
             met = now;
         if (met != 0 && now - met >= WELCOME_MS)
@@ -445,13 +445,13 @@ static int hear_refusal(struct once__kafka *k, once_error *err)
                : ONCE_OK;
 }
 
-int once__kafka_join(struct once__kafka *k, once_error *err)
+int once__kafka_join(struct once__kafka *k, int unwelcome, once_error *err)
 {
     int rc = look_at_group(k, err);
 
     if (rc == ONCE_OK && !k->joined)
         rc = subscribe(k, err);
-    return rc == ONCE_OK ? hear_refusal(k, err) : rc;
+    return rc == ONCE_OK ? hear_refusal(k, unwelcome, err) : rc;
 }
 
 void once__kafka_leave(struct once__kafka *k)

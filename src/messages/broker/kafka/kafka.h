@@ -62,7 +62,6 @@ struct once__kafka {
     int beating, stop;
     int joined;              /* the object takes part in the group */
     int met;                 /* the group has said what it has of it */
-    int unwelcome;           /* the brokers refused something the last time */
     int passes;              /* what they refuse they may take later */
     rd_kafka_queue_t *queue; /* of all our partitions */
     struct once__kafka_part *parts;
@@ -77,6 +76,8 @@ struct once__kafka {
 
 /* What an error of the library says about the connection. */
 void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err);
+/* What they refuse, or what else there is to say. */
+const char *once__kafka_why(const struct once__kafka *k, const char *otherwise);
 /* `refused`, as an error: ONCE_EOPEN, or ONCE_EAWAY where it may pass. */
 int once__kafka_refusal(const struct once__kafka *k, once_error *err);
 /* For the library: how a message has ended. */
@@ -102,8 +103,9 @@ int once__kafka_commit_for(struct once__kafka *k, uint64_t serial,
 /* For the library: partitions come and go. */
 void once__kafka_rebalanced(rd_kafka_t *rk, rd_kafka_resp_err_t what,
                             rd_kafka_topic_partition_list_t *list, void *user);
-/* A new object joins the group. ONCE_OK, ONCE_EAWAY, ONCE_EOPEN. */
-int once__kafka_join(struct once__kafka *k, once_error *err);
+/* A new object joins the group. `unwelcome`: the brokers refused something the last
+ * time. ONCE_OK, ONCE_EAWAY, ONCE_EOPEN. */
+int once__kafka_join(struct once__kafka *k, int unwelcome, once_error *err);
 /* Commits what is done and leaves the group, for a short time only. */
 void once__kafka_leave(struct once__kafka *k);
 /* A message of the library, or an error, or NULL. */

@@ -302,7 +302,6 @@ void once__kafka_end(struct once__kafka *k, const char *why)
 
 void once__kafka_lose(struct once__kafka *k, const char *why)
 {
-    k->unwelcome = k->refused != NULL;
     if (must_stay(k))
         k->up = k->down = 0;
     else
@@ -415,8 +414,8 @@ static int find_topic(struct once__kafka *k, once_error *err)
 
 static int set_up(struct once__kafka *k, once_error *err)
 {
+    int rc, unwelcome = k->refused != NULL;
     rd_kafka_message_t *old;
-    int rc;
 
     if (k->rk != NULL && k->receives) /* what one that stayed had to say */
         while ((old = rd_kafka_consumer_poll(k->rk, 0)) != NULL)
@@ -439,7 +438,8 @@ static int set_up(struct once__kafka *k, once_error *err)
         serve(k);
         k->answered = 0;
     }
-    return rc == ONCE_OK && k->receives ? once__kafka_join(k, err) : rc;
+    return rc == ONCE_OK && k->receives ? once__kafka_join(k, unwelcome, err)
+                                        : rc;
 }
 
 int once__kafka_connect(struct once__broker *b, once_error *err)

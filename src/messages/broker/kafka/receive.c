@@ -85,8 +85,7 @@ static int receive(struct once__kafka *k, uint32_t wait_ms,
         return rc;
     once__kafka_lose(k, "the connection was lost");
     return once__fail(err, ONCE_EAWAY, "kafka: %s",
-                      k->refused != NULL ? k->refused
-                                         : "the connection was lost");
+                      once__kafka_why(k, "the connection was lost"));
 }
 
 int once__kafka_receive(struct once__broker *b, uint32_t wait_ms,

@@ -72,6 +72,11 @@ void once__kafka_note(struct once__kafka *k, rd_kafka_resp_err_t err)
         k->down = 1;
 }
 
+const char *once__kafka_why(const struct once__kafka *k, const char *otherwise)
+{
+    return k->refused != NULL ? k->refused : otherwise;
+}
+
 int once__kafka_refusal(const struct once__kafka *k, once_error *err)
 {
     return once__fail(err, k->passes ? ONCE_EAWAY : ONCE_EOPEN, "kafka: %s",
@@ -148,8 +153,7 @@ static struct ending ending_of(const struct once__kafka *k, rd_kafka_t *rk,
                                const rd_kafka_message_t *m, int alone)
 {
     const struct ending silent = {
-        ONCE__END_SILENT,
-        k->refused != NULL ? k->refused : "it may have been written"};
+        ONCE__END_SILENT, once__kafka_why(k, "it may have been written")};
     static const struct ending taken = {ONCE__END_TAKEN, NULL},
                                among = {ONCE__END_AWAY,
                                         "a broker has refused the request that "

@@ -100,7 +100,7 @@ static int publish(struct once__kafka *k, const once_message *m, uint64_t tag,
      * its fatal error, which is about an earlier message, or about us. */
     fatal = rd_kafka_fatal_error(k->rk, NULL, 0);
     once__kafka_note(k, fatal);
-    why = k->refused != NULL ? k->refused : "the library takes no message";
+    why = once__kafka_why(k, "the library takes no message");
     once__flights_end(&k->flights, number,
                       rc > 0 && fatal == RD_KAFKA_RESP_ERR_NO_ERROR
                           ? once__kafka_end_of(rc)
@@ -168,7 +168,6 @@ size_t once__kafka_proofs(struct once__broker *b, uint32_t wait_ms,
                                        : ONCE__KAFKA_SLICE_MS);
     }
     if (k->down && k->rk != NULL && k->flights.open > 0)
-        once__kafka_lose(k, k->refused != NULL ? k->refused
-                                               : "the connection was lost");
+        once__kafka_lose(k, once__kafka_why(k, "the connection was lost"));
     return once__ended_take(&k->flights.ended, out, max);
 }
