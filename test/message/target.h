@@ -83,7 +83,7 @@ static inline struct once__broker *target_open(const char *url,
     o.timeout_ms = timeout_ms;
     o.prefetch = prefetch;
     o.body_max = body_max;
-    o.consumer = "test";
+    o.consumer = prefetch > 0 ? "test" : NULL;
     ops = once__broker_find(url, &err);
     if (ops == NULL || ops->open(url, &o, &b, &err) != ONCE_OK) {
         printf("#   %s\n", err.text);

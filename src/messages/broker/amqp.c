@@ -127,6 +127,14 @@ static int read_query(void *user, char *url, once_error *err)
         return once__fail(err, ONCE_EURL,
                           "amqp: queue= is for receiving, exchange= and "
                           "routing_key= are for sending");
+    if (a->o.consumer != NULL && a->queue[0] == '\0')
+        return once__fail(err, ONCE_EURL,
+                          "amqp: a consumer requires the parameter queue: "
+                          "amqp://HOST/VHOST?queue=QUEUE");
+    if (a->o.consumer == NULL && queue > 0)
+        return once__fail(err, ONCE_EURL,
+                          "amqp: the parameter queue is for consumers; to send, "
+                          "use exchange and routing_key");
     return once__url_end("amqp", url, "exchange, routing_key, queue", err);
 }
 
@@ -790,11 +798,6 @@ static int amqp_send(struct once__broker *b, const once_message *m,
         rc = once__flights_unsent(&a->flights, tag, ONCE__END_UNSENT, NULL);
         if (rc == ONCE_OK)
             rc = once__fail(err, ONCE_EAWAY, "amqp: not connected");
-    } else if (a->queue[0] != '\0') {
-        rc = once__flights_unsent(
-            &a->flights, tag, ONCE__END_REFUSED,
-            "the URL has queue=, which is for receiving; where to send is "
-            "exchange= and routing_key=");
     } else if (a->blocked_ms != 0) {
         rc = once__flights_unsent(&a->flights, tag, ONCE__END_AWAY,
                                   "the broker has blocked this connection");
@@ -850,13 +853,10 @@ static int amqp_receive(struct once__broker *b, uint32_t wait_ms,
 
     *out = NULL;
     (void)pthread_mutex_lock(&a->lock);
-    while (a->c != NULL && a->ready.first == NULL && a->queue[0] != '\0')
+    while (a->c != NULL && a->ready.first == NULL)
         if (!read_frame(a, wait_for(a, end)) && once__steady_ms() >= end)
             break;
-    if (a->queue[0] == '\0')
-        rc = once__fail(err, ONCE_EOPEN,
-                        "amqp: the URL names no queue= to receive from");
-    else if (a->c == NULL)
+    if (a->c == NULL)
         rc = once__fail(err, ONCE_EAWAY,
                         "amqp: the connection was lost, or "
                         "the queue is gone");

@@ -61,7 +61,8 @@ struct once__broker_options {
                         * has a flaw [ONCE_BODY_MAX] */
     int alone; /* consumers: 1: no other process consumes here. What a process
                 * that died had comes at once, and before what is new */
-    const char *consumer; /* consumers: its name, for group or durable */
+    const char *consumer; /* consumers: its name, for group or durable; NULL:
+                           * it is opened to send */
     void (*log)(void *user, const char *text); /* or NULL */
     void *user;
 };
@@ -75,7 +76,9 @@ struct once__broker_ops {
                     * claim no more than it sends at once (HTTP, exec) */
     /*
      * Reads the whole URL and makes the object; does not connect. ONCE_OK,
-     * ONCE_EURL, ONCE_EINVAL, ONCE_ENOMEM.
+     * ONCE_EURL, ONCE_EINVAL, ONCE_ENOMEM. A URL to send that is opened by a
+     * consumer, or one to receive that is not, is ONCE_EURL: waiting cannot
+     * repair it.
      */
     int (*open)(const char *url, const struct once__broker_options *o,
                 struct once__broker **out, once_error *err);
@@ -110,7 +113,8 @@ struct once__broker_ops {
 
     /* ---- Consumers; NULL: it cannot consume ---- */
     /*
-     * Waits up to `wait_ms` for one delivery. ONCE_OK with `*out` NULL: none
+     * Waits up to `wait_ms` for one delivery. It returns only these two.
+     * ONCE_OK with `*out` NULL: none
      * came. ONCE_EAWAY: the connection was lost, connect again: all deliveries
      * not acknowledged are gone, `*out` ones stay readable until close() or
      * ack(), which does nothing for them then.

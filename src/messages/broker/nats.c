@@ -304,8 +304,14 @@ static int read_query(void *user, char *url, once_error *err)
         !is_subject(s->subject))
         return once__fail(err, ONCE_EURL,
                           "nats: subject is not one to publish to");
-    if (s->stream[0] == '\0' && s->durable[0] != '\0')
-        return once__fail(err, ONCE_EURL, "nats: durable= needs stream=");
+    if (s->o.consumer != NULL && s->stream[0] == '\0')
+        return once__fail(err, ONCE_EURL,
+                          "nats: a consumer requires the parameter stream: "
+                          "nats://HOST/?stream=STREAM&durable=NAME");
+    if (s->o.consumer == NULL && (s->stream[0] != '\0' || s->durable[0] != '\0'))
+        return once__fail(err, ONCE_EURL,
+                          "nats: the parameters stream and durable are for "
+                          "consumers; to send, use subject");
     if (s->stream[0] != '\0' && (!is_name(s->stream) || !is_name(s->durable)))
         return once__fail(err, ONCE_EURL,
                           "nats: stream and durable are names without space, "
@@ -623,11 +629,6 @@ static int nats_send(struct once__broker *b, const once_message *m,
         rc = once__flights_unsent(&s->flights, tag, ONCE__END_UNSENT, NULL);
         if (rc == ONCE_OK)
             return lost(s, "not connected", err);
-    } else if (s->stream[0] != '\0') {
-        rc = once__flights_unsent(
-            &s->flights, tag, ONCE__END_REFUSED,
-            "the URL has stream=, which is for receiving; where to send is "
-            "subject=");
     } else if (subject == NULL || !is_subject(subject)) {
         rc = once__flights_unsent(&s->flights, tag, ONCE__END_REFUSED,
                                   "the route's name is not a subject; name one "
@@ -777,6 +778,20 @@ static void take_status(struct nats *s, const char *status, natsMsg *msg)
         s->gone = 1;
 }
 
+/*
+ * What the server itself says about a request comes to the subject that we asked
+ * it to answer at, and without an address for an acknowledgement. A message of the
+ * stream comes with the subject that it was published to, and with that address:
+ * any publisher may give it a header "Status".
+ */
+static int is_control(const struct nats *s, const natsMsg *msg)
+{
+    const char *subject = natsMsg_GetSubject(msg);
+
+    return natsMsg_GetReply(msg) == NULL && subject != NULL &&
+           strncmp(subject, s->inbox, strlen(s->inbox)) == 0;
+}
+
 /* With the lock: what the library's thread has brought becomes deliveries. */
 static void take_came(struct nats *s)
 {
@@ -790,7 +805,7 @@ static void take_came(struct nats *s)
     for (i = 0; i < k->n_came; i++) {
         natsMsg *msg = k->came[i];
 
-        if (natsMsg_GetDataLength(msg) == 0 &&
+        if (is_control(s, msg) &&
             natsMsgHeader_Get(msg, "Status", &status) == NATS_OK) {
             take_status(s, status, msg);
         } else {
@@ -917,9 +932,6 @@ static int nats_receive(struct once__broker *b, uint32_t wait_ms,
     int over;
 
     *out = NULL;
-    if (s->stream[0] == '\0')
-        return once__fail(err, ONCE_EOPEN,
-                          "nats: the URL names no stream= to receive from");
     (void)pthread_mutex_lock(&s->lock);
     if (s->c != NULL)
         in = wait_ready(s, wait_ms);

@@ -49,6 +49,7 @@ struct work {
     size_t n, room;
     int connected, said; /* the broker is away: said once */
     int ever;            /* it was reached */
+    int fruitless;       /* connected, and receive() has not answered since */
     uint64_t began_ms;
 };
 
@@ -486,11 +487,17 @@ static int connect(struct work *k)
         not_reached(k, rc, &err);
         return 0;
     }
+    k->ever = 1;
+    k->fruitless = 1;
+    return 1;
+}
+
+static void note_answer(struct work *k)
+{
+    k->fruitless = 0;
     if (k->said)
         once__consumer_log(k->c, "the broker answers again");
     k->said = 0;
-    k->ever = 1;
-    return 1;
 }
 
 /* One delivery into a slot; 0: none came. */
@@ -503,6 +510,7 @@ static int receive(struct work *k, uint32_t wait_ms)
         lose_broker(k, &err);
         return 0;
     }
+    note_answer(k);
     if (d == NULL)
         return 0;
     count(k, ONCE__CONSUMER_RECEIVED);
@@ -549,6 +557,8 @@ static void turn(struct work *k)
         return;
     }
     receive_some(k);
+    if (!k->connected && k->fruitless) /* or it would connect without a pause */
+        once__consumer_sleep(k->c, once__steady_ms() + RETRY_MS);
     note_idle(k);
     do_slots(k);
 }

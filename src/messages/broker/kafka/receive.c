@@ -94,9 +94,8 @@ int once__kafka_receive(struct once__broker *b, uint32_t wait_ms,
     struct once__kafka *k = self(b);
     int rc;
 
+    assert(k->receives);
     *out = NULL;
-    if (!k->receives)
-        return once__fail(err, ONCE_EOPEN, "kafka: it was opened to send");
     (void)pthread_mutex_lock(&k->lock);
     rc = receive(k, wait_ms, out, err);
     (void)pthread_mutex_unlock(&k->lock);
