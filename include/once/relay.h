@@ -87,11 +87,16 @@ typedef struct once_relay_options {
                           * NULL */
     once_relay_log *log; /* or NULL */
     void *user;
+    uint32_t
+        check; /* 1: carry nothing. Look whether the database has the tables
+                     * and rights, and whether each target can be used, write a
+                     * line about each to `log`, and return [0] */
 } once_relay_options;
 
 #define ONCE_RELAY_OPTIONS_INIT                                                \
     {                                                                          \
-        sizeof(once_relay_options), NULL, NULL, 0, -1, 0, 0, NULL, NULL, NULL  \
+        sizeof(once_relay_options), NULL, NULL, 0, -1, 0, 0, NULL, NULL, NULL, \
+            0                                                                  \
     }
 
 /*
@@ -101,7 +106,8 @@ typedef struct once_relay_options {
  * that are stuck, are left.
  * ONCE_EINVAL, ONCE_ELIMIT, ONCE_EURL: an option; nothing was done. ONCE_EOPEN,
  * ONCE_EVERSION: the database cannot be used. ONCE_EAWAY: it was never reached
- * (only with `drain`). ONCE_ENOMEM. Since 0.1.
+ * (only with `drain`). ONCE_ENOMEM. With `check`: ONCE_OK: all can be used;
+ * ONCE_EOPEN, ONCE_EAWAY: a target cannot. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_relay(const once_relay_options *options,
                                    once_error *err);
@@ -166,12 +172,15 @@ typedef struct once_consumer_options {
     const char *metrics; /* as the relay's */
     once_relay_log *log;
     void *user; /* of log */
+    uint32_t
+        check; /* 1: receive nothing. Look whether the database and the broker
+                     * can be used, as the relay's `check` [0] */
 } once_consumer_options;
 
 #define ONCE_CONSUMER_OPTIONS_INIT                                             \
     {                                                                          \
         sizeof(once_consumer_options), NULL, NULL, NULL, NULL, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL                             \
+            0, 0, 0, 0, 0, -1, 0, NULL, NULL, NULL, 0                          \
     }
 
 /*
@@ -181,8 +190,8 @@ typedef struct once_consumer_options {
  * that kills its process is counted; its count then is in the database and not
  * the broker's. ONCE_OK: told to stop, or drained. ONCE_DEAD: drained, and dead
  * letters or indeterminate messages of this consumer are left. Errors as
- * once_relay(); ONCE_EOPEN and, with `drain_ms`, ONCE_EAWAY may also be about a
- * broker that was never reached. Since 0.1.
+ * once_relay(); ONCE_EOPEN and, with `drain_ms` or `check`, ONCE_EAWAY may also be
+ * about a broker that was never reached. Since 0.1.
  */
 ONCE_API ONCE_CHECK int once_consume(const once_consumer_options *options,
                                      once_handler *handler, void *handler_user,

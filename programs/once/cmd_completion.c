@@ -64,24 +64,44 @@ static void print_option_cases(const struct cli *c)
     }
 }
 
-/* 1: the command has an option of this name, and so it has the same values. */
-static int has_option(const struct cli_option *o,
+static const struct cli_option *find_option(const struct cli_option *o,
+                                            const char *name)
+{
+    while (o->name != NULL && strcmp(o->name, name) != 0)
+        o++;
+    return o->name != NULL ? o : NULL;
+}
+
+/* 1: the command has this option, too, and so it has the same values. */
+static int has_option(const struct cli_option *options,
                       const struct cli_option *other)
 {
-    while (o->name != NULL && strcmp(o->name, other->name) != 0)
-        o++;
-    assert(o->name == NULL ||
-           (o->value == NULL
-                ? other->value == NULL
-                : other->value != NULL && strcmp(o->value, other->value) == 0));
-    return o->name != NULL;
+    const struct cli_option *o = find_option(options, other->name);
+
+    assert(o == NULL || o->value == NULL || other->value == NULL ||
+           strcmp(o->value, other->value) == 0);
+    return o != NULL && (o->value == NULL) == (other->value == NULL);
+}
+
+/* 1: some command has a flag of this name, after which anything may follow. */
+static int is_flag_elsewhere(const struct cli *c, const char *name)
+{
+    const struct cli_option *o = NULL;
+    size_t i;
+
+    for (i = 0; i < c->command_count; i++) {
+        o = find_option(c->commands[i]->options, name);
+        if (o != NULL && o->value == NULL)
+            return 1;
+    }
+    return 0;
 }
 
 /* A line for each option that takes a value: what may follow it. Once, though
  * several of the first `n` commands may have the option. */
-static void print_value_cases(const struct cli_command *const *commands,
-                              size_t n, const char *files)
+static void print_value_cases(const struct cli *c, size_t n, const char *files)
 {
+    const struct cli_command *const *commands = c->commands;
     const struct cli_option *o = commands[n]->options;
     size_t i;
 
@@ -90,7 +110,11 @@ static void print_value_cases(const struct cli_command *const *commands,
             ;
         if (o->value == NULL || i < n)
             continue;
-        if (strcmp(o->value, CLI_FILES) == 0)
+        if (is_flag_elsewhere(c, o->name)) {
+            assert(o->value[0] == '\0');
+            printf("        --%s) [[ $command != '%s' ]] || return ;;\n",
+                   o->name, commands[n]->name);
+        } else if (strcmp(o->value, CLI_FILES) == 0)
             printf("        --%s) %s; return ;;\n", o->name, files);
         else if (strcmp(o->value, CLI_SCHEMES) == 0) {
             printf("        --%s) o=\"$(ls \"${ONCE_STORES_D:-/etc/once/"
@@ -111,7 +135,7 @@ static void print_cases(const struct cli *c, const char *files)
 
     fputs("    case $prev in\n", stdout);
     for (i = 0; i < c->command_count; i++)
-        print_value_cases(c->commands, i, files);
+        print_value_cases(c, i, files);
     fputs("    esac\n"
           "    [[ $o ]] || case $command in\n",
           stdout);

@@ -289,6 +289,10 @@ void once__transfer_drop(void *easy);
  * whatever came of it, or ONCE_ENOMEM, and nothing was sent. */
 ONCE_CHECK int once__transfer_run(void *easy, struct once__transfer *t,
                                   once_error *err);
+/* Connects to the host of a URL, with TLS where it says so, and sends no request.
+ * NULL, or why it failed, in libcurl's words. */
+const char *once__transfer_reach(const char *url, const char *ca_file,
+                                 uint32_t connect_ms);
 void once__transfer_clear(struct once__transfer *t);
 
 /* ---- What became of a key, lookup.c ------------------------------------- */

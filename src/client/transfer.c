@@ -288,6 +288,25 @@ static CURLcode set_up(CURL *easy, struct once__transfer *t, struct answer *a,
     return rc;
 }
 
+const char *once__transfer_reach(const char *url, const char *ca_file,
+                                 uint32_t connect_ms)
+{
+    CURL *easy = curl_easy_init();
+    CURLcode rc = easy == NULL ? CURLE_OUT_OF_MEMORY : CURLE_OK;
+
+    SET(CURLOPT_URL, url);
+    SET(CURLOPT_PROTOCOLS_STR, "http,https");
+    SET(CURLOPT_NOSIGNAL, 1L);
+    SET(CURLOPT_CONNECT_ONLY, 1L);
+    SET(CURLOPT_CONNECTTIMEOUT_MS, (long)connect_ms);
+    if (ca_file != NULL)
+        SET(CURLOPT_CAINFO, ca_file);
+    if (rc == CURLE_OK)
+        rc = curl_easy_perform(easy);
+    curl_easy_cleanup(easy);
+    return rc == CURLE_OK ? NULL : curl_easy_strerror(rc);
+}
+
 /* ---- The answer -------------------------------------------------------- */
 
 /* The first header of this name; empty if there is none. */

@@ -488,7 +488,8 @@ static void an_exchange_that_is_deleted_leaves_nothing_said_wrongly(void)
 
 static void refused(const char *url, int code, const char *text)
 {
-    struct once__broker *b = target_open(url, 5000, 0, 0);
+    struct once__broker *b =
+        target_open(url, 5000, strstr(url, "queue=") != NULL, 0);
     once_error err = {0};
 
     T_EQ(b->ops->connect(b, &err), code);

@@ -65,6 +65,7 @@ static const char help[] =
     "  --first-pause TIME, --longest-pause TIME   before it runs again (1s, 1h)\n"
     "  --lease TIME       above the slowest command (5m)\n"
     "  --idle TIME        end when nothing came for so long and nothing waits\n"
+    "  --check            receive nothing: say whether database and broker are ready\n"
     "  --metrics FILE     for Prometheus, each ten seconds; --ca FILE: TLS\n"
     "Status 0: stopped or drained. 1: drained, dead or indeterminate ones are left.\n"
     "2: usage. 3: the database cannot be used.\n";
@@ -114,6 +115,7 @@ static const struct cli_option options[] = {
     {"longest-pause", "", CLI_AT(CLI_MS, struct consume, o.most_ms)},
     {"lease", "", CLI_AT(CLI_MS, struct consume, o.lease_ms)},
     {"idle", "", CLI_AT(CLI_MS, struct consume, o.drain_ms)},
+    {"check", NULL, CLI_AT(CLI_FLAG, struct consume, o.check)},
     {"metrics", CLI_FILES, CLI_AT(CLI_TEXT, struct consume, o.metrics)},
     {"ca", CLI_FILES, CLI_AT(CLI_TEXT, struct consume, o.ca_file)},
     {.name = NULL},

@@ -33,6 +33,7 @@ static const char help[] =
     "  --database URL     of the program; or ONCE_DATABASE\n"
     "  --lease TIME       how long a row stays with a relay that was lost (30s)\n"
     "  --drain            end when nothing is left that could be sent\n"
+    "  --check            carry nothing: say whether database and targets are ready\n"
     "  --metrics FILE     for Prometheus, replaced every ten seconds\n"
     "\n"
     "Of the route before them:\n"
@@ -75,6 +76,7 @@ static const struct cli_option options[] = {
     {"to", "", .id = OPT_TO},
     {"lease", "", CLI_AT(CLI_MS, struct args, o.lease_ms)},
     {"drain", NULL, CLI_AT(CLI_FLAG, struct args, o.drain)},
+    {"check", NULL, CLI_AT(CLI_FLAG, struct args, o.check)},
     {"metrics", CLI_FILES, CLI_AT(CLI_TEXT, struct args, o.metrics)},
     {"hold", NULL, .id = OPT_HOLD},
     {"no-hold", NULL, .id = OPT_NO_HOLD},

@@ -55,6 +55,7 @@ enum {
 };
 
 #define TAG_HEADER "Once-Tag"
+#define QUEUE_COMMAND "rabbitmqadmin declare queue durable=true name="
 
 extern const struct once__broker_ops once__broker_amqp;
 
@@ -77,6 +78,7 @@ struct amqp {
     uint64_t connection;       /* which one it is, from 1 */
     size_t frame_max;
     uint64_t blocked_ms; /* since when the broker takes nothing; 0: it does */
+    char said[160];      /* why it closed the channel, for a proof */
     struct once__flights flights;
     struct once__suspects suspects; /* see channel_closed() */
     amqp_table_entry_t *entries;    /* of the message being sent */
@@ -132,9 +134,10 @@ static int read_query(void *user, char *url, once_error *err)
                           "amqp: a consumer requires the parameter queue: "
                           "amqp://HOST/VHOST?queue=QUEUE");
     if (a->o.consumer == NULL && queue > 0)
-        return once__fail(err, ONCE_EURL,
-                          "amqp: the parameter queue is for consumers; to send, "
-                          "use exchange and routing_key");
+        return once__fail(
+            err, ONCE_EURL,
+            "amqp: the parameter queue is for consumers; to send, "
+            "use exchange and routing_key");
     return once__url_end("amqp", url, "exchange, routing_key, queue", err);
 }
 
@@ -215,16 +218,22 @@ static void confirmed(struct amqp *a, uint64_t number, int multiple, int end,
  */
 static void channel_closed(struct amqp *a, const amqp_channel_close_t *m)
 {
-    static const char *const why =
-        "the broker closed the channel because of it";
     uint64_t i;
     const uint32_t *sum;
 
+    /* Where it refuses a right, its words name the user. */
+    (void)snprintf(
+        a->said, sizeof(a->said), "the broker closed the channel: %.*s",
+        m->reply_code == AMQP_ACCESS_REFUSED ? (int)strlen("ACCESS_REFUSED")
+                                             : (int)m->reply_text.len,
+        m->reply_code == AMQP_ACCESS_REFUSED
+            ? "ACCESS_REFUSED"
+            : (const char *)m->reply_text.bytes);
     if (a->flights.open == 1) {
         once__suspects_remove(
             &a->suspects, *once__flights_note(&a->flights, a->flights.first));
         once__flights_end(&a->flights, a->flights.first, ONCE__END_REFUSED,
-                          m->reply_code, why);
+                          m->reply_code, a->said);
     } else {
         for (i = a->flights.first; i < a->flights.next; i++) {
             sum = once__flights_note(&a->flights, i);
@@ -524,44 +533,86 @@ static int open_socket(struct amqp *a, once_error *err)
     return ONCE_OK;
 }
 
-/*
- * Whether the last request was granted. The broker's own text is not repeated,
- * since it names users.
- */
-static int granted(struct amqp *a, amqp_rpc_reply_t r, const char *what,
+/* The broker's code and words, if it has refused something; 0: the connection was
+ * lost. `words` has room for 120 bytes. */
+static int refusal_of(const amqp_rpc_reply_t *r, char words[120])
+{
+    const amqp_channel_close_t *channel = r->reply.decoded;
+    const amqp_connection_close_t *connection = r->reply.decoded;
+    const amqp_bytes_t *text;
+    int code;
+
+    words[0] = '\0';
+    if (r->reply_type != AMQP_RESPONSE_SERVER_EXCEPTION)
+        return 0;
+    if (r->reply.id == AMQP_CHANNEL_CLOSE_METHOD) {
+        code = channel->reply_code;
+        text = &channel->reply_text;
+    } else if (r->reply.id == AMQP_CONNECTION_CLOSE_METHOD) {
+        code = connection->reply_code;
+        text = &connection->reply_text;
+    } else {
+        return 0;
+    }
+    (void)snprintf(words, 120, "%.*s", (int)text->len,
+                   (const char *)text->bytes);
+    return code;
+}
+
+/* What is asked of the broker, in words, and a command that helps. */
+struct wish {
+    const char *what, *name, *command;
+};
+
+/* Whether the last request was granted. Where the broker refuses a right, its own
+ * words are not repeated, since they name the user. */
+static int granted(struct amqp *a, amqp_rpc_reply_t r, struct wish w,
                    once_error *err)
 {
-    int code = 0;
+    char words[120];
+    int code;
 
     if (r.reply_type == AMQP_RESPONSE_NORMAL)
         return ONCE_OK;
-    if (r.reply_type == AMQP_RESPONSE_SERVER_EXCEPTION &&
-        r.reply.id == AMQP_CHANNEL_CLOSE_METHOD)
-        code = ((amqp_channel_close_t *)r.reply.decoded)->reply_code;
-    else if (r.reply_type == AMQP_RESPONSE_SERVER_EXCEPTION &&
-             r.reply.id == AMQP_CONNECTION_CLOSE_METHOD)
-        code = ((amqp_connection_close_t *)r.reply.decoded)->reply_code;
+    code = refusal_of(&r, words);
     lose(a, "the connection was not set up");
     switch (code) {
     case AMQP_ACCESS_REFUSED:
-        return once__fail(err, ONCE_EOPEN, "amqp: the broker refuses %s: 403",
-                          what);
-    case AMQP_NOT_FOUND:
-        return once__fail(err, ONCE_EOPEN, "amqp: there is no such thing: %s",
-                          what);
-    case AMQP_NOT_ALLOWED:
         return once__fail(err, ONCE_EOPEN,
-                          "amqp: there is no such virtual host, or not for "
-                          "this user");
-    case AMQP_RESOURCE_LOCKED:
-    case AMQP_PRECONDITION_FAILED:
-    case AMQP_NOT_IMPLEMENTED:
-        return once__fail(err, ONCE_EOPEN, "amqp: the broker refuses %s: %d",
-                          what, code);
-    default:
+                          "amqp: the broker refuses %s%s: 403 ACCESS_REFUSED. "
+                          "Check the user, the password and the user's rights "
+                          "(rabbitmqctl list_permissions)",
+                          w.what, w.name);
+    case AMQP_NOT_FOUND:
+        return once__fail(err, ONCE_EOPEN,
+                          "amqp: %s%s does not exist: 404 %s. Create it: %s%s",
+                          w.what, w.name, words, w.command, w.name);
+    case AMQP_NOT_ALLOWED:
+        return once__fail(
+            err, ONCE_EOPEN,
+            "amqp: the virtual host %s does not exist, or this user "
+            "may not use it: rabbitmqctl list_vhosts, rabbitmqctl "
+            "list_permissions",
+            a->at.path);
+    case 0:
         return once__fail(err, ONCE_EAWAY,
-                          "amqp: the connection was lost during %s", what);
+                          "amqp: the connection was lost during: %s%s", w.what,
+                          w.name);
+    default:
+        return once__fail(err,
+                          code == AMQP_RESOURCE_LOCKED ||
+                                  code == AMQP_PRECONDITION_FAILED ||
+                                  code == AMQP_NOT_IMPLEMENTED
+                              ? ONCE_EOPEN
+                              : ONCE_EAWAY,
+                          "amqp: the broker refuses %s%s: %d %s", w.what,
+                          w.name, code, words);
     }
+}
+
+static struct wish wish_of(const char *what)
+{
+    return (struct wish){what, "", ""};
 }
 
 static int log_in(struct amqp *a, once_error *err)
@@ -586,7 +637,20 @@ static int log_in(struct amqp *a, once_error *err)
     r = amqp_login_with_properties(a->c, a->at.path, 16, FRAME_MAX, HEARTBEAT_S,
                                    &table, AMQP_SASL_METHOD_PLAIN, a->at.user,
                                    a->at.password);
-    return granted(a, r, "this user and password", err);
+    return granted(a, r, wish_of("this user and password"), err);
+}
+
+/* The default exchange leads to the queue that the routing key names. */
+static int look_for_queue(struct amqp *a, once_error *err)
+{
+    const char *name = a->routing_key[0] != '\0' ? a->routing_key : a->o.route;
+
+    if (a->exchange[0] != '\0' || name == NULL)
+        return ONCE_OK;
+    (void)amqp_queue_declare(a->c, CHANNEL, bytes_of(name), 1, 0, 0, 0,
+                             amqp_empty_table);
+    return granted(a, amqp_get_rpc_reply(a->c),
+                   (struct wish){"the queue ", name, QUEUE_COMMAND}, err);
 }
 
 static int set_up_sending(struct amqp *a, once_error *err)
@@ -597,16 +661,23 @@ static int set_up_sending(struct amqp *a, once_error *err)
         (void)amqp_exchange_declare(a->c, CHANNEL, bytes_of(a->exchange),
                                     bytes_of("direct"), 1, 0, 0, 0,
                                     amqp_empty_table);
-        rc = granted(a, amqp_get_rpc_reply(a->c), "this exchange", err);
+        rc = granted(a, amqp_get_rpc_reply(a->c),
+                     (struct wish){"the exchange ", a->exchange,
+                                   "rabbitmqadmin declare exchange "
+                                   "type=direct durable=true name="},
+                     err);
     }
+    if (rc == ONCE_OK && a->o.check)
+        rc = look_for_queue(a, err);
     if (rc != ONCE_OK)
         return rc;
     (void)amqp_confirm_select(a->c, CHANNEL);
-    return granted(a, amqp_get_rpc_reply(a->c), "confirms", err);
+    return granted(a, amqp_get_rpc_reply(a->c), wish_of("confirms"), err);
 }
 
 static int set_up_receiving(struct amqp *a, once_error *err)
 {
+    const struct wish queue = {"the queue ", a->queue, QUEUE_COMMAND};
     uint32_t prefetch = a->o.prefetch == 0 ? 1 : a->o.prefetch;
     int rc;
 
@@ -614,16 +685,16 @@ static int set_up_receiving(struct amqp *a, once_error *err)
         prefetch = UINT16_MAX;
     (void)amqp_queue_declare(a->c, CHANNEL, bytes_of(a->queue), 1, 0, 0, 0,
                              amqp_empty_table);
-    rc = granted(a, amqp_get_rpc_reply(a->c), "this queue", err);
+    rc = granted(a, amqp_get_rpc_reply(a->c), queue, err);
     if (rc != ONCE_OK)
         return rc;
     (void)amqp_basic_qos(a->c, CHANNEL, 0, (uint16_t)prefetch, 0);
-    rc = granted(a, amqp_get_rpc_reply(a->c), "this prefetch", err);
+    rc = granted(a, amqp_get_rpc_reply(a->c), wish_of("this prefetch"), err);
     if (rc != ONCE_OK)
         return rc;
     (void)amqp_basic_consume(a->c, CHANNEL, bytes_of(a->queue),
                              amqp_empty_bytes, 0, 0, 0, amqp_empty_table);
-    return granted(a, amqp_get_rpc_reply(a->c), "to consume this queue", err);
+    return granted(a, amqp_get_rpc_reply(a->c), queue, err);
 }
 
 static int set_up(struct amqp *a, once_error *err)
@@ -645,7 +716,7 @@ static int set_up(struct amqp *a, once_error *err)
         return rc;
     a->frame_max = (size_t)amqp_get_frame_max(a->c);
     (void)amqp_channel_open(a->c, CHANNEL);
-    rc = granted(a, amqp_get_rpc_reply(a->c), "a channel", err);
+    rc = granted(a, amqp_get_rpc_reply(a->c), wish_of("a channel"), err);
     if (rc != ONCE_OK)
         return rc;
     return a->queue[0] != '\0' ? set_up_receiving(a, err)

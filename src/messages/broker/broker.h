@@ -65,6 +65,10 @@ struct once__broker_options {
                            * it is opened to send */
     void (*log)(void *user, const char *text); /* or NULL */
     void *user;
+    const char *route; /* to send: the rows' route, where the URL names no
+                        * subject or queue */
+    int check; /* 1: connect() also looks for what the first message would
+                * need: a queue, a stream for the subject, a service */
 };
 
 struct once__broker; /* each driver has its own; the first member is `ops` */

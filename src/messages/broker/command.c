@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/pidfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,6 +125,40 @@ static int spawn(const struct once__command *c, int input, char **env,
     (void)posix_spawnattr_destroy(&how);
     (void)posix_spawn_file_actions_destroy(&files);
     return rc;
+}
+
+/* 0, or the errno that execve() would have. */
+static int error_of(const char *path)
+{
+    struct stat st;
+
+    if (stat(path, &st) != 0 || access(path, X_OK) != 0)
+        return errno;
+    return S_ISREG(st.st_mode) ? 0 : EACCES;
+}
+
+/* As execvp() would: a name without a slash is looked for along PATH. */
+int once__command_find(const char *name)
+{
+    const char *at = getenv("PATH"), *end;
+    char path[4096];
+    int error = ENOENT, now, n;
+
+    if (strchr(name, '/') != NULL)
+        return error_of(name);
+    for (at = at == NULL ? "/bin:/usr/bin" : at;; at = end + 1) {
+        end = at + strcspn(at, ":");
+        n = end == at ? snprintf(path, sizeof(path), "./%s", name)
+                      : snprintf(path, sizeof(path), "%.*s/%s", (int)(end - at),
+                                 at, name);
+        now = n < (int)sizeof(path) ? error_of(path) : ENAMETOOLONG;
+        if (now == 0)
+            return 0;
+        if (now == EACCES)
+            error = EACCES;
+        if (*end == '\0')
+            return error;
+    }
 }
 
 /* ---- How it ends -------------------------------------------------------- */

@@ -32,6 +32,8 @@ struct once__command_end {
     int status;  /* of waitpid(); -1: it is unknown */
 };
 
+/* Whether a program of this name can be executed: 0, or an errno. */
+int once__command_find(const char *name);
 /* Runs it and waits for its end. Several threads may do so. */
 void once__command_run(const struct once__command *c,
                        struct once__command_end *end);

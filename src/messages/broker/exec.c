@@ -130,6 +130,26 @@ static void judge(struct once__proof *p, int in_time, int status)
     }
 }
 
+/* The errors of a program that is not there: of this host, and not of a row. */
+static int is_missing(int error)
+{
+    return error == ENOENT || error == EACCES || error == ENOTDIR ||
+           error == ENOEXEC || error == ELOOP;
+}
+
+static int exec_connect(struct once__broker *b, once_error *err)
+{
+    const struct exec *x = (const struct exec *)b;
+    int error = once__command_find(x->argv[0]);
+
+    return error == 0
+               ? ONCE_OK
+               : once__fail(err, ONCE_EOPEN,
+                            "exec: %s cannot be executed: %s. Install it, or "
+                            "correct its path in --to",
+                            x->argv[0], strerror(error));
+}
+
 static int exec_send(struct once__broker *b, const once_message *m,
                      uint64_t tag, once_error *err)
 {
@@ -151,7 +171,7 @@ static int exec_send(struct once__broker *b, const once_message *m,
     if (end.error == ENOMEM) {
         p.why = "there is no memory for the command's input";
     } else if (end.error != 0) {
-        p.end = ONCE__END_REFUSED;
+        p.end = is_missing(end.error) ? ONCE__END_AWAY : ONCE__END_REFUSED;
         p.why = "the command cannot be started";
     } else {
         judge(&p, end.in_time, end.status);
@@ -173,7 +193,7 @@ const struct once__broker_ops once__broker_exec = {
     .at_once = 1,
     .open = exec_open,
     .close = exec_close,
-    .connect = once__broker_no_connect,
+    .connect = exec_connect,
     .send = exec_send,
     .proofs = exec_proofs,
     .abandon = once__broker_no_abandon,

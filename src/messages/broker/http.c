@@ -70,6 +70,7 @@ struct http {
     size_t n_headers;
     uint32_t timeout_ms;
     int single;  /* no second copy of a message */
+    int check;   /* connect() tries the service */
     int started; /* libcurl */
     void *easy;  /* keeps the connection */
     struct once__ended ended;
@@ -193,6 +194,7 @@ static int read_options(struct http *h, const char *url,
 
     h->timeout_ms = o->timeout_ms == 0 ? TIMEOUT_MS : o->timeout_ms;
     h->single = o->hold;
+    h->check = o->check;
     h->url = strdup(url);
     h->ca_file = o->ca_file == NULL ? NULL : strdup(o->ca_file);
     h->text = strdup(o->headers == NULL ? "" : o->headers);
@@ -395,6 +397,22 @@ out:
     return rc;
 }
 
+/* Each message has a connection of its own choice, so there is nothing to do but
+ * for a check. */
+static int http_connect(struct once__broker *b, once_error *err)
+{
+    const struct http *h = (const struct http *)b;
+    const char *why =
+        h->check ? once__transfer_reach(h->url, h->ca_file, h->timeout_ms)
+                 : NULL;
+
+    return why == NULL ? ONCE_OK
+                       : once__fail(err, ONCE_EAWAY,
+                                    "http: the service cannot be reached: %s. "
+                                    "Check that it runs, and the URL",
+                                    why);
+}
+
 static size_t http_proofs(struct once__broker *b, uint32_t wait_ms,
                           struct once__proof *out, size_t max)
 {
@@ -408,7 +426,7 @@ const struct once__broker_ops once__broker_http = {
     .at_once = 1,
     .open = http_open,
     .close = http_close,
-    .connect = once__broker_no_connect,
+    .connect = http_connect,
     .send = http_send,
     .proofs = http_proofs,
     .abandon = once__broker_no_abandon,

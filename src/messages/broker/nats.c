@@ -55,15 +55,20 @@ enum {
     ALONE_WAIT_S = 5,  /* when no other process may take over */
     BACK_MS = 500,     /* before what was given back comes again */
     EXPIRES_MS = 2000, /* of a request for messages */
+    ASK_MS = 2000,     /* for an answer of JetStream's interface */
+    LOOK_MS = 10000,   /* between two looks at a stream that may keep nothing */
     CLOSE_MS = 2000
 };
 
 #define MSG_ID "Nats-Msg-Id"
 
-/* How the stream has answered. */
+enum { SAID_SIZE = 96, SAID_MAX = 16 };
+
+/* How the stream has answered, and the words of its refusal. */
 struct verdict {
     uint64_t number;
     int end, status;
+    char said[SAID_SIZE];
 };
 
 /* Between us and the library's thread, for one connection. */
@@ -92,6 +97,12 @@ struct nats {
     natsSubscription *answers; /* what comes to `inbox`, and below it */
     natsInbox *inbox;
     struct once__flights flights; /* sending */
+    /* Reasons of refusals, which proofs point to until they are taken. */
+    char said[SAID_MAX][SAID_SIZE];
+    size_t next_said;
+    int interest; /* the stream keeps what a consumer waits for, only */
+    uint64_t looked_ms;
+    int said_memory, said_unasked;
 
     /* Receiving. */
     pthread_mutex_t lock; /* of what follows, and of `c` for the thread */
@@ -183,13 +194,29 @@ static void link_came(struct link *k, natsMsg *msg)
     (void)pthread_mutex_unlock(&k->lock);
 }
 
-static const char *why_of(int end, int status)
+/* A copy that lives as long as the object, one for each different text. The oldest
+ * one goes when there are too many. */
+static const char *keep_said(struct nats *s, const char *text)
 {
-    if (end == ONCE__END_TAKEN)
+    size_t i = 0;
+
+    while (i < SAID_MAX && strcmp(s->said[i], text) != 0)
+        i++;
+    if (i == SAID_MAX) {
+        i = s->next_said++ % SAID_MAX;
+        memcpy(s->said[i], text, SAID_SIZE);
+    }
+    return s->said[i];
+}
+
+static const char *why_of(struct nats *s, const struct verdict *v)
+{
+    if (v->end == ONCE__END_TAKEN)
         return NULL;
-    return status == 503 ? "no stream takes this subject"
-                         : "the stream refused it: it is full, or the message "
-                           "does not fit";
+    if (v->status == 503)
+        return "no stream takes this subject";
+    return v->said[0] != '\0' ? keep_said(s, v->said)
+                              : "the stream refused it without a reason";
 }
 
 /* Moves the verdicts to the flights; waits for the first up to `wait_ms`. */
@@ -203,8 +230,7 @@ static void link_take(struct nats *s, uint64_t wait_ms)
         once__cond_until(&k->wake, &k->lock, once__steady_ms() + wait_ms);
     for (i = 0; i < k->n; i++)
         once__flights_end(&s->flights, k->got[i].number, k->got[i].end,
-                          k->got[i].status,
-                          why_of(k->got[i].end, k->got[i].status));
+                          k->got[i].status, why_of(s, &k->got[i]));
     k->n = 0;
     (void)pthread_mutex_unlock(&k->lock);
 }
@@ -215,11 +241,15 @@ static int read_ack(const char *text, int size, struct verdict *v)
 {
     json_t *root = size <= 0 ? NULL : json_loadb(text, (size_t)size, 0, NULL);
     const json_t *error = json_object_get(root, "error");
+    const char *words;
     int known = 1;
 
     if (json_is_object(error)) {
         v->end = ONCE__END_REFUSED;
         v->status = (int)json_integer_value(json_object_get(error, "err_code"));
+        words = json_string_value(json_object_get(error, "description"));
+        (void)snprintf(v->said, sizeof(v->said), "%s",
+                       words == NULL ? "" : words);
     } else if (json_is_string(json_object_get(root, "stream")) &&
                json_integer_value(json_object_get(root, "seq")) > 0) {
         v->end = ONCE__END_TAKEN; /* a duplicate, too */
@@ -236,7 +266,7 @@ static void on_answer(natsConnection *c, natsSubscription *sub, natsMsg *msg,
 {
     const char *subject = natsMsg_GetSubject(msg);
     const char *dot = subject == NULL ? NULL : strrchr(subject, '.');
-    struct verdict v = {0, ONCE__END_SILENT, 0};
+    struct verdict v = {.end = ONCE__END_SILENT};
     int known;
 
     (void)c;
@@ -308,7 +338,8 @@ static int read_query(void *user, char *url, once_error *err)
         return once__fail(err, ONCE_EURL,
                           "nats: a consumer requires the parameter stream: "
                           "nats://HOST/?stream=STREAM&durable=NAME");
-    if (s->o.consumer == NULL && (s->stream[0] != '\0' || s->durable[0] != '\0'))
+    if (s->o.consumer == NULL &&
+        (s->stream[0] != '\0' || s->durable[0] != '\0'))
         return once__fail(err, ONCE_EURL,
                           "nats: the parameters stream and durable are for "
                           "consumers; to send, use subject");
@@ -366,6 +397,12 @@ static int lost(struct nats *s, const char *why, once_error *err)
 static int is_lost(struct nats *s)
 {
     return s->c == NULL || natsConnection_IsClosed(s->c);
+}
+
+static void log_line(const struct nats *s, const char *text)
+{
+    if (s->o.log != NULL)
+        s->o.log(s->o.user, text);
 }
 
 /* ---- The connection --------------------------------------------------------- */
@@ -482,14 +519,18 @@ static int open_failed(struct nats *s, natsStatus rc, jsErrCode code,
 {
     if (code == JSStreamNotFoundErr) {
         lose(s, "no stream");
-        return once__fail(err, ONCE_EOPEN, "nats: there is no such stream");
+        return once__fail(err, ONCE_EOPEN,
+                          "nats: the stream %s does not exist. Create it: nats "
+                          "stream add %s --subjects SUBJECT",
+                          s->stream, s->stream);
     }
     if (code != 0 || rc == NATS_NO_RESPONDERS || rc == NATS_NOT_PERMITTED) {
         lose(s, "JetStream");
-        return once__fail(err, ONCE_EOPEN,
-                          "nats: JetStream refuses this stream and durable, or "
-                          "is not there: %d",
-                          (int)code);
+        return once__fail(
+            err, ONCE_EOPEN,
+            "nats: JetStream refuses the durable %s of stream %s, "
+            "or is not enabled: error %d, %s",
+            s->durable, s->stream, (int)code, natsStatus_GetText(rc));
     }
     return lost(s, "the connection was lost while opening the stream", err);
 }
@@ -546,9 +587,12 @@ static int set_up_receiving(struct nats *s, once_error *err)
     if (fit)
         return ONCE_OK;
     lose(s, "consumer");
-    return once__fail(err, ONCE_EOPEN,
-                      "nats: this durable is no pull consumer with explicit "
-                      "acknowledgements and max_deliver -1");
+    return once__fail(
+        err, ONCE_EOPEN,
+        "nats: the durable %s exists with other settings. It has "
+        "to be a pull consumer with explicit acknowledgements and "
+        "max_deliver -1; delete it, or name another one",
+        s->durable);
 }
 
 /* ---- Sending ------------------------------------------------------------------ */
@@ -856,19 +900,160 @@ static void *beat(void *user)
     return NULL;
 }
 
+/* ---- What the target keeps ------------------------------------------------ */
+
+/* JetStream's answer to a question, or NULL: there is none, since it is not
+ * enabled, or this user may not ask. The caller ends it with json_decref(). */
+static json_t *ask_jetstream(struct nats *s, const char *subject,
+                             const char *question)
+{
+    natsMsg *msg = NULL;
+    json_t *root = NULL;
+
+    if (natsConnection_RequestString(&msg, s->c, subject, question, ASK_MS) ==
+        NATS_OK)
+        root = json_loadb(natsMsg_GetData(msg),
+                          (size_t)natsMsg_GetDataLength(msg), 0, NULL);
+    natsMsg_Destroy(msg);
+    return root;
+}
+
+/* The name of the stream that takes `subject`. 1: there is one. 0: there is none.
+ * -1: JetStream does not answer. */
+static int find_stream(struct nats *s, const char *subject, char name[256])
+{
+    char question[300];
+    const char *first;
+    json_t *root;
+    int found;
+
+    (void)snprintf(question, sizeof(question), "{\"subject\":\"%s\"}", subject);
+    root = strpbrk(subject, "\"\\") != NULL
+               ? NULL
+               : ask_jetstream(s, "$JS.API.STREAM.NAMES", question);
+    first =
+        json_string_value(json_array_get(json_object_get(root, "streams"), 0));
+    found = root == NULL || json_object_get(root, "error") != NULL ? -1
+            : first != NULL                                        ? 1
+                                                                   : 0;
+    if (found == 1)
+        (void)snprintf(name, 256, "%s", first);
+    json_decref(root);
+    return found;
+}
+
+static int is_value(const json_t *config, const char *name, const char *value)
+{
+    const char *is = json_string_value(json_object_get(config, name));
+
+    return is != NULL && strcmp(is, value) == 0;
+}
+
+/* A stream that answers with a PubAck may still keep nothing. */
+static int judge_stream(struct nats *s, const char *name, const json_t *info,
+                        once_error *err)
+{
+    const json_t *config = json_object_get(info, "config");
+    const json_t *state = json_object_get(info, "state");
+
+    s->interest = is_value(config, "retention", "interest");
+    if (s->interest &&
+        json_integer_value(json_object_get(state, "consumer_count")) == 0)
+        return once__fail(
+            err, ONCE_EOPEN,
+            "nats: the stream %s has retention \"interest\" and no "
+            "consumer, so it keeps no message. Create the consumer "
+            "first, or use retention \"limits\"",
+            name);
+    if (json_is_true(json_object_get(config, "no_ack")))
+        return once__fail(err, ONCE_EOPEN,
+                          "nats: the stream %s has no_ack, so it confirms no "
+                          "message. Set no_ack to false",
+                          name);
+    if (is_value(config, "storage", "memory") && !s->said_memory) {
+        s->said_memory = 1;
+        log_line(s,
+                 "nats: the stream keeps its messages in memory: a restart of "
+                 "the server loses them. Use storage \"file\"");
+    }
+    return ONCE_OK;
+}
+
+/* Looks at the stream before the first message, since no answer to a message says
+ * whether it was kept. Who may not ask is told so once. */
+static int look_at_target(struct nats *s, once_error *err)
+{
+    const char *subject = s->subject[0] != '\0' ? s->subject : s->o.route;
+    char name[256], question[300];
+    json_t *info = NULL;
+    int found, rc = ONCE_OK;
+
+    s->looked_ms = once__steady_ms();
+    if (subject == NULL || !is_subject(subject))
+        return ONCE_OK;
+    found = find_stream(s, subject, name);
+    if (found == 1) {
+        (void)snprintf(question, sizeof(question), "$JS.API.STREAM.INFO.%s",
+                       name);
+        info = ask_jetstream(s, question, "");
+        if (json_is_object(json_object_get(info, "config")))
+            rc = judge_stream(s, name, info, err);
+        else
+            found = -1;
+        json_decref(info);
+    }
+    if (found == 0 && s->o.check)
+        return once__fail(
+            err, ONCE_EOPEN,
+            "nats: no stream takes the subject %s. Create one: nats "
+            "stream add NAME --subjects %s",
+            subject, subject);
+    if (found < 0 && s->o.check)
+        return once__fail(err, ONCE_EOPEN,
+                          "nats: JetStream does not say which stream takes the "
+                          "subject %s. Enable it, and let this user publish to "
+                          "$JS.API.STREAM.NAMES and $JS.API.STREAM.INFO.*",
+                          subject);
+    if (found < 0 && !s->said_unasked) {
+        s->said_unasked = 1;
+        log_line(s,
+                 "nats: JetStream does not say what the stream keeps. Let this "
+                 "user publish to $JS.API.STREAM.NAMES and "
+                 "$JS.API.STREAM.INFO.*");
+    }
+    return rc;
+}
+
+/* The last consumer of a stream with retention "interest" may leave at any time. */
+static int look_again(struct nats *s, once_error *err)
+{
+    int rc = ONCE_OK;
+
+    if (s->interest && once__steady_ms() - s->looked_ms >= LOOK_MS)
+        rc = look_at_target(s, err);
+    if (rc != ONCE_OK)
+        lose(s, "the stream keeps nothing");
+    return rc;
+}
+
 static int nats_connect(struct once__broker *b, once_error *err)
 {
     struct nats *s = self(b);
     int rc;
 
     if (!is_lost(s))
-        return ONCE_OK;
+        return look_again(s, err);
     lose(s, "the connection was lost");
     rc = open_connection(s, err);
     if (rc == ONCE_OK)
         rc = subscribe(s, err);
-    if (rc == ONCE_OK && s->stream[0] != '\0')
+    if (rc == ONCE_OK && s->stream[0] != '\0') {
         rc = set_up_receiving(s, err);
+    } else if (rc == ONCE_OK) {
+        rc = look_at_target(s, err);
+        if (rc != ONCE_OK)
+            lose(s, "the stream keeps nothing");
+    }
     if (rc == ONCE_OK && s->stream[0] != '\0' && !s->beating)
         s->beating = pthread_create(&s->beat, NULL, beat, s) == 0;
     return rc;

@@ -11,13 +11,6 @@
 
 #include "base/grow.h"
 
-int once__broker_no_connect(struct once__broker *b, once_error *err)
-{
-    (void)b;
-    (void)err;
-    return ONCE_OK;
-}
-
 void once__broker_no_abandon(struct once__broker *b)
 {
     (void)b;

@@ -34,8 +34,7 @@ int once__broker_is_name(const char *text);
 
 /* ---- Targets that have ended with each message when send() returns ------- */
 
-/* once__broker_ops.connect and .abandon of them: there is nothing to do. */
-int once__broker_no_connect(struct once__broker *b, once_error *err);
+/* once__broker_ops.abandon of them: there is nothing to do. */
 void once__broker_no_abandon(struct once__broker *b);
 
 #endif /* ONCE_MESSAGES_BROKER_SHARE_H */

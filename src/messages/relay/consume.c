@@ -225,6 +225,7 @@ static int open_brokers(struct run *r, once_error *err)
                                      .body_max = r->c.o.body_max,
                                      .alone = (int)r->c.o.keyed,
                                      .consumer = r->c.o.consumer,
+                                     .check = (int)r->c.o.check,
                                      .log = r->c.o.log,
                                      .user = r->c.o.user};
     uint32_t i;
@@ -315,7 +316,7 @@ static void end(struct run *r)
     (void)pthread_mutex_destroy(&r->c.lock);
 }
 
-static int prepare(struct run *r, once_error *err)
+static int open_all(struct run *r, once_error *err)
 {
     int rc = check_limits(&r->c.o, err);
 
@@ -323,8 +324,13 @@ static int prepare(struct run *r, once_error *err)
         rc = once__watch_start(&r->c.stop, &r->c.watch, err);
     if (rc == ONCE_OK)
         rc = once__hand_open(&r->hand, &r->c, err);
-    if (rc == ONCE_OK)
-        rc = open_brokers(r, err);
+    return rc == ONCE_OK ? open_brokers(r, err) : rc;
+}
+
+static int prepare(struct run *r, once_error *err)
+{
+    int rc = open_all(r, err);
+
     if (rc == ONCE_OK)
         rc = reach(r, err);
     if (rc == ONCE_OK)
@@ -340,6 +346,24 @@ static void init(struct run *r)
     r->c.series.label = r->c.o.consumer;
 }
 
+/* Nothing is received: the database, and the first worker's broker. */
+static int check_both(struct run *r, once_error *err)
+{
+    struct once__receiver *w;
+    int rc = open_all(r, err);
+
+    if (rc == ONCE_OK)
+        rc = once__base_connect(r->hand.b, err);
+    if (rc != ONCE_OK)
+        return rc;
+    once__consumer_log(&r->c, "the database: ready");
+    w = &r->workers[0];
+    rc = w->ops->connect(w->broker, err);
+    if (rc == ONCE_OK)
+        once__consumer_log(&r->c, "the broker: ready");
+    return rc;
+}
+
 int once_consume(const once_consumer_options *options, once_handler *handler,
                  void *handler_user, once_error *err)
 {
@@ -350,8 +374,8 @@ int once_consume(const once_consumer_options *options, once_handler *handler,
         return rc;
     r.c.o = *options;
     init(&r);
-    rc = prepare(&r, err);
-    if (rc == ONCE_OK)
+    rc = r.c.o.check ? check_both(&r, err) : prepare(&r, err);
+    if (rc == ONCE_OK && !r.c.o.check)
         rc = wait_for_end(&r);
     end(&r);
     if (rc >= ONCE_OK && r.c.failure != ONCE_OK)

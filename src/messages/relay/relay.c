@@ -172,6 +172,7 @@ static int read_options(struct once__relay *r, const once_relay_options *o,
         return once__fail(err, ONCE_ELIMIT, "routes: 1 to %d", ONCE_ROUTES_MAX);
     r->from = o->from;
     r->drain = o->drain != 0;
+    r->check = o->check != 0;
     r->log = o->log;
     r->user = o->user;
     r->routes = calloc(o->n, sizeof(*r->routes));
@@ -335,6 +336,34 @@ static int reach_database(struct whole *all, int stop_fd, once_error *err)
                                                                     : rc;
 }
 
+/* Nothing is carried: the database once, and the first worker of each route. */
+static int check(struct whole *all, once_error *err)
+{
+    const struct once__relay *r = &all->relay;
+    const struct once__route *before = NULL;
+    once_error why = {0, ""};
+    int rc, worst = ONCE_OK;
+    size_t i;
+
+    rc = once__base_open(r->from, ONCE__BASE_READY, &all->base, err);
+    if (rc == ONCE_OK)
+        rc = once__base_connect(all->base, err);
+    if (rc != ONCE_OK)
+        return rc;
+    once__relay_say(r, "the database: ready");
+    for (i = 0; i < all->n; i++) {
+        const struct once__route *route = once__sender_route(all->workers[i]);
+
+        if (route == before)
+            continue;
+        before = route;
+        rc = once__sender_check(all->workers[i], &why);
+        if (rc != ONCE_OK && worst == ONCE_OK)
+            worst = once__fail(err, rc, "%s", why.text);
+    }
+    return worst;
+}
+
 static int run(struct whole *all, const once_relay_options *o, once_error *err)
 {
     struct once__relay *r = &all->relay;
@@ -342,6 +371,8 @@ static int run(struct whole *all, const once_relay_options *o, once_error *err)
 
     if (rc == ONCE_OK)
         rc = open_workers(all, err);
+    if (rc == ONCE_OK && r->check)
+        return check(all, err);
     if (rc == ONCE_OK)
         rc = reach_database(all, o->stop_fd, err);
     if (rc == ONCE_OK)

@@ -156,6 +156,8 @@ int once__sender_open(struct once__relay *r, struct once__route *route,
         .ca_file = route->o.ca_file,
         .hold = route->hold,
         .timeout_ms = route->o.timeout_ms,
+        .route = route->o.name,
+        .check = r->check,
         .log = broker_says,
         .user = w,
     };
@@ -188,4 +190,9 @@ void once__sender_close(struct once__sender *w)
 struct once__base *once__sender_base(const struct once__sender *w)
 {
     return w->base;
+}
+
+const struct once__route *once__sender_route(const struct once__sender *w)
+{
+    return w->route;
 }

@@ -61,6 +61,8 @@ struct once__route {
     struct once__series *series;
     atomic_ullong
         empty_ms; /* when the last claim without a row began; a value */
+    /* Values: when a refusal was last reported, and how many came since. */
+    atomic_ullong refusal_ms, refusals;
     /* By the relay's `look`: since when so many rows are ready that may all
      * stand behind a dead one; 0: they do not. */
     uint64_t blocked_ms, blocked;
@@ -69,7 +71,7 @@ struct once__route {
 struct once__relay {
     const char *from;
     uint32_t lease_ms;
-    int drain;
+    int drain, check;
     once_relay_log *log;
     void *user;
     struct once__route *routes;
@@ -123,6 +125,9 @@ ONCE_CHECK int once__sender_open(struct once__relay *r,
                                  struct once__sender **out, once_error *err);
 void once__sender_close(struct once__sender *w); /* accepts NULL */
 struct once__base *once__sender_base(const struct once__sender *w);
+const struct once__route *once__sender_route(const struct once__sender *w);
+/* Connects to the target, and reports whether it can be used. */
+ONCE_CHECK int once__sender_check(struct once__sender *w, once_error *err);
 /* A thread's function: returns when `stop` is set. */
 void *once__sender_run(void *worker);
 

@@ -6,13 +6,18 @@
  */
 #include "messages/relay/sender.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "base/backoff.h"
 #include "messages/tables/outbox.h"
 
-enum { ROW_FIRST_MS = 1000, ROW_MOST_MS = 3600000 /* pauses of a row */ };
+enum {
+    ROW_FIRST_MS = 1000,
+    ROW_MOST_MS = 3600000, /* pauses of a row */
+    REFUSAL_MS = 60000     /* between two lines about refusals of a route */
+};
 
 static void count_end(struct once__sender *w, int end)
 {
@@ -59,6 +64,35 @@ static void decide(const struct once__sender *w,
     if (out->error == NULL)
         out->error = "";
     out->reply = item->reply;
+}
+
+/* The first refusal of a route is reported at once, and then one line a minute has
+ * their number: a queue that does not exist refuses each row. */
+static void report_refusal(struct once__sender *w,
+                           const struct once__settlement *row)
+{
+    struct once__route *route = w->route;
+    unsigned long long now = once__relay_ms();
+    unsigned long long last = atomic_load(&route->refusal_ms);
+    unsigned long long n = atomic_fetch_add(&route->refusals, 1) + 1;
+    char more[64] = "", status[16] = "";
+
+    if (last != 0 && now - last < REFUSAL_MS)
+        return;
+    if (!atomic_compare_exchange_strong(&route->refusal_ms, &last, now))
+        return;
+    (void)atomic_fetch_sub(&route->refusals, n);
+    if (last != 0)
+        (void)snprintf(more, sizeof(more),
+                       "; %llu refusals since the last line", n);
+    if (row->status != 0)
+        (void)snprintf(status, sizeof(status), " (%d)", row->status);
+    once__relay_say(
+        w->r,
+        "route %s: the target refused row %lld%s%s%s; the relay sends "
+        "it again later%s",
+        route->o.name, (long long)row->seq, status,
+        row->error[0] != '\0' ? ": " : "", row->error, more);
 }
 
 /* What becomes of a call of a saga is said by the saga. */
@@ -185,6 +219,14 @@ static int settle_all(struct once__sender *w, const struct once__batch *b,
     return 1;
 }
 
+/* ... and it is sent again. */
+static int was_refused(const struct once__item *item,
+                       const struct once__settlement *row)
+{
+    return (item->end == ONCE__END_REFUSED || item->end == ONCE__END_NACKED) &&
+           row->to.phase == ONCE__ROW_WAITING;
+}
+
 void once__sender_settle(struct once__sender *w, const struct once__batch *b,
                          uint64_t claimed_ms)
 {
@@ -204,7 +246,9 @@ void once__sender_settle(struct once__sender *w, const struct once__batch *b,
     atomic_fetch_add(&w->r->moving, (unsigned)sagas);
     if (settle_all(w, b, rows, &repeated)) {
         for (i = 0; i < n; i++) {
-            if (rows[i].ours)
+            if (rows[i].ours && was_refused(&b->items[i], &rows[i]))
+                report_refusal(w, &rows[i]);
+            else if (rows[i].ours)
                 report(w, &rows[i], b->list->rows[i].saga != NULL);
             else if (!repeated) /* or we settled it before */
                 fenced++;

@@ -58,6 +58,16 @@ int once__target_there(struct once__sender *w)
     return 0;
 }
 
+int once__sender_check(struct once__sender *w, once_error *err)
+{
+    struct once__broker *b = w->wire.broker;
+    int rc = b->ops->connect(b, err);
+
+    once__relay_say(w->r, "route %s: %s", w->route->o.name,
+                    rc == ONCE_OK ? "ready" : err->text);
+    return rc;
+}
+
 /* 1: the target is in trouble. 0: it has answered, be it that it failed over
  * this row. -1: it was not asked. */
 static int is_trouble(const struct once__item *item)

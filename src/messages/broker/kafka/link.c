@@ -356,15 +356,21 @@ static int judge_topic(struct once__kafka *k, rd_kafka_resp_err_t state,
                        once_error *err)
 {
     if (is_unknown(state))
-        return once__fail(err, ONCE_EOPEN, "kafka: there is no topic %s",
-                          k->topic);
+        return once__fail(err, ONCE_EOPEN,
+                          "kafka: the topic %s does not exist. Create it: "
+                          "kafka-topics.sh --bootstrap-server %.80s --create "
+                          "--topic %s",
+                          k->topic, k->hosts, k->topic);
     switch (state) {
     case RD_KAFKA_RESP_ERR_NO_ERROR:
         return ONCE_OK;
     case RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED:
-        return once__fail(err, ONCE_EOPEN,
-                          "kafka: the brokers refuse the topic %s to this user",
-                          k->topic);
+        return once__fail(
+            err, ONCE_EOPEN,
+            "kafka: the brokers refuse the topic %s to this user. "
+            "Grant it: kafka-acls.sh --add --allow-principal "
+            "User:NAME --operation %s --topic %s",
+            k->topic, k->receives ? "Read" : "Write", k->topic);
     default:
         return once__fail(err, ONCE_EAWAY,
                           "kafka: the topic cannot be asked for: %d",

@@ -352,9 +352,11 @@ int once__redis_join(struct once__redis_broker *b, once_error *err)
     if (r == NULL)
         return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
     if (r->type == REDIS_REPLY_ERROR && !once__redis_is(r, "BUSYGROUP"))
-        return once__fail(err, ONCE_EOPEN,
-                          "redis: the group of the parameter group cannot be "
-                          "made");
+        return once__fail(
+            err, ONCE_EOPEN,
+            "redis: the group %s of the stream %s cannot be made: "
+            "%s",
+            b->group, b->stream, r->str);
     return ONCE_OK;
 }
 

@@ -228,9 +228,11 @@ static int look_at_stream(struct once__redis_broker *b, once_error *err)
         return once__fail(err, ONCE_EAWAY, "redis: %s", b->link.trouble);
     if (r->type == REDIS_REPLY_STATUS && strcmp(r->str, "none") != 0 &&
         strcmp(r->str, "stream") != 0)
-        return once__fail(err, ONCE_EOPEN,
-                          "redis: the key of the parameter stream is a %.20s",
-                          r->str);
+        return once__fail(
+            err, ONCE_EOPEN,
+            "redis: the key %s is not a stream: its type is %.20s. "
+            "Name another one with the parameter stream",
+            b->stream, r->str);
     return ONCE_OK;
 }
 
