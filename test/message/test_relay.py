@@ -3,6 +3,7 @@
 what arrives, in which order, and what becomes of rows when relays, databases and
 targets die or stand still. carry.py has the world in which this happens."""
 import contextlib
+import copy
 import itertools
 import os
 import pathlib
@@ -20,6 +21,7 @@ import pytest
 from carry import (DEAD, INDETERMINATE, ONCE, PATIENCE, READY, Commands, Lite,
                    Pg, Queue, Relay, Service, Stream, Topic, column, database,
                    eventually, firsts, messages, once, phases)
+import servers
 
 
 BROKERS = ["sqlite-redis", "postgres-redis", "postgres-amqp", "mysql-redis",
@@ -486,6 +488,44 @@ def test_a_saga_between_two_calls_is_not_drained(request, tmp_path, held):
         assert relay.wait() == 0, relay.log()
         assert sorted(a[0] for a in cell.target.arrivals()) == [
             "g/1/confirm", "g/1/try", "g/2/confirm", "g/2/try"]
+
+
+def test_a_saga_that_may_be_stuck_is_reported(request, tmp_path):
+    """The answer to the COMMIT that made it so is lost. Nobody has to move it on
+    afterwards, so nobody would look at it again."""
+    with living(make_cell(request, tmp_path, "postgres-http")) as cell, \
+            contextlib.closing(psycopg2.connect(cell.db.url)) as holder, \
+            holder.cursor() as hold:
+        db, behind = cell.db, copy.copy(cell.db)
+        holder.autocommit = True
+        proxy = servers.Proxy(db.server.port)
+        behind.url = db.url.replace(":%d/" % db.server.port, ":%d/" % proxy.port)
+        assert behind.url != db.url
+
+        def answer(name, body, n):
+            if name.endswith("/cancel"):
+                hold.execute("SELECT pg_advisory_lock(%s)", (MOVES,))
+            return 422
+
+        cell.target.answer = answer
+        db.sql(HELD_MOVES)
+        db.apart("SELECT once.saga_start('order', '%s', 'g')" % STEPS)
+        relay = Relay(cell.folder, behind, *cell.to("--lease", "60s"))
+        cell.relays.append(relay)
+        eventually(lambda: db.sql(WAITING % "saga_settle_1") == [("1",)],
+                   "the last call has ended")
+        proxy.do("open down swallow 0")
+        hold.execute("SELECT pg_advisory_unlock(%s)", (MOVES,))
+        eventually(lambda: "stuck" in once("--database", db.url, "messages",
+                                           "saga", "ls", "stuck").stdout,
+                   "it is stuck")
+        assert "stuck" not in relay.log()
+        proxy.do("drop rst")
+        proxy.do("clear")
+        eventually(lambda: "once messages saga ls stuck" in relay.log(),
+                   "it is said")
+        assert relay.stop() == 0, relay.log()
+        proxy.close()
 
 
 # The first call of "g" has ended well; its second one follows.

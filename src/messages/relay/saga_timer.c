@@ -99,7 +99,7 @@ static int be_here(struct once__saga_timer *t, once_error *err)
 
 static void tend(struct once__saga_timer *t)
 {
-    struct once__saga_tally tally = {0, 0, 0, 0};
+    struct once__saga_tally tally = {0};
     once_error err = {0, ""};
     int rc;
 

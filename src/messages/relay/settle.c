@@ -161,13 +161,14 @@ static int settle_with_saga(struct once__sender *w,
                             const struct once__outgoing *call,
                             struct once__settlement *row, int *repeated)
 {
-    struct once__saga_tally tally = {0, 0, 0, 0};
+    struct once__saga_tally tally = {0};
     once_error err = {0, ""};
     int rc = once__base_connect(w->base, &err);
 
     if (rc != ONCE_OK)
         return 0;
     rc = ONCE__ASK(w->base, once__saga_settle, call, row, &tally, &err);
+    once__relay_tell(w->r, &tally);
     if (rc < ONCE_OK) {
         *repeated = 1;
         once__sender_failed(w, ONCE__SAID_SETTLE, "settling", &err);
@@ -177,7 +178,6 @@ static int settle_with_saga(struct once__sender *w,
     if (rc != ONCE_OK)
         return 0;
     w->stopped_ms = 0;
-    once__relay_tell(w->r, &tally);
     return 1;
 }
 
@@ -185,7 +185,7 @@ static int settle_with_saga(struct once__sender *w,
 static void advance(struct once__sender *w,
                     const struct once__outgoing_list *list)
 {
-    struct once__saga_tally tally = {0, 0, 0, 0};
+    struct once__saga_tally tally = {0};
     once_error err = {0, ""};
     size_t i;
 

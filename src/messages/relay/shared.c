@@ -150,4 +150,9 @@ void once__relay_tell(const struct once__relay *r,
                         "sagas that are stuck now: %llu; once messages saga ls "
                         "stuck",
                         (unsigned long long)tally->stuck);
+    if (tally->doubts > 0)
+        once__relay_say(r,
+                        "sagas that may be stuck, since the database did not "
+                        "answer: %llu; once messages saga ls stuck",
+                        (unsigned long long)tally->doubts);
 }

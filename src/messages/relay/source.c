@@ -56,7 +56,7 @@ static int count_strays(struct once__sender *w, uint64_t *ended,
 static int look_for_open(struct once__sender *w, uint64_t *open,
                          uint64_t *ended, once_error *err)
 {
-    struct once__saga_tally tally = {0, 0, 0, 0};
+    struct once__saga_tally tally = {0};
     /* First: what it moves on is a row. */
     int rc = ONCE__ASK(w->base, once__saga_due, &tally, err);
 

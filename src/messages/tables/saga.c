@@ -330,6 +330,15 @@ static void count_change(const struct once__saga_plan *plan,
     tally->stuck += from != to && to == ONCE__SAGA_STUCK;
 }
 
+/* The database did not say whether it has written the plan. A saga that is stuck is
+ * due for nobody, so no later look would find it. */
+static void count_doubt(const struct once__saga_plan *plan,
+                        struct once__saga_tally *tally)
+{
+    tally->doubts += plan->before.state != ONCE__SAGA_STUCK &&
+                     plan->after.state == ONCE__SAGA_STUCK;
+}
+
 /* What a database holds may be damaged. */
 static int check_read(const struct once__saga_now *now, once_error *err)
 {
@@ -406,6 +415,8 @@ static int move(const once_tx *tx, const struct once__saga_ops *ops,
         rc = ops->write(tx, gid, plan, err);
         if (rc == ONCE_OK)
             count_change(plan, tally);
+        else if (rc < ONCE_OK)
+            count_doubt(plan, tally);
     }
     if (rc == ONCE_OK && ordered && !obeyed)
         rc = ONCE_REFUSED;

@@ -35,9 +35,11 @@
 
 /* ---- For the relay ------------------------------------------------------- */
 
-/* How many sagas took a step, and where it led. The functions add to it. */
+/* How many sagas took a step, and where it led. The functions add to it, also before
+ * they return an error. `doubts`: it would be stuck, and it is not known whether that
+ * was written. */
 struct once__saga_tally {
-    uint64_t advanced, done, undone, stuck;
+    uint64_t advanced, done, undone, stuck, doubts;
 };
 
 /*
