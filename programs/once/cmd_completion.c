@@ -73,10 +73,10 @@ static const struct cli_option *find_option(const struct cli_option *o,
 }
 
 /* 1: the command has this option, too, and so it has the same values. */
-static int has_option(const struct cli_option *options,
+static int has_option(const struct cli_option *list,
                       const struct cli_option *other)
 {
-    const struct cli_option *o = find_option(options, other->name);
+    const struct cli_option *o = find_option(list, other->name);
 
     assert(o == NULL || o->value == NULL || other->value == NULL ||
            strcmp(o->value, other->value) == 0);
