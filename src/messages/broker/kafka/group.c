@@ -237,14 +237,21 @@ int once__kafka_commit_for(struct once__kafka *k, uint64_t serial,
 
 /* ---- Partitions come and go -------------------------------------------------- */
 
-/* What was committed for a partition that is ours now. */
+/* Offsets beyond it leave no room for the ones after them. No log is that long. */
+#define OFFSET_MOST (INT64_MAX - (INT64_C(1) << 32))
+
+/* What was committed for a partition that is ours now. Any program with the right to
+ * the group may have written it. */
 static void begin_part(struct once__kafka_part *p,
                        const rd_kafka_topic_partition_t *at)
 {
     char text[64] = "", *end;
 
     p->committed = at->offset >= 0 ? at->offset : -1;
-    p->next = p->handed = at->offset >= 0 ? at->offset : 0;
+    p->next = at->offset < 0             ? 0
+              : at->offset > OFFSET_MOST ? OFFSET_MOST
+                                         : at->offset;
+    p->handed = p->next;
     if (at->offset < 0 || at->metadata == NULL ||
         at->metadata_size >= sizeof(text))
         return;
@@ -254,6 +261,8 @@ static void begin_part(struct once__kafka_part *p,
     p->before = strtoll(text + strlen(MARK), &end, 10);
     if (end == text + strlen(MARK) || *end != '\0' || p->before < p->next)
         p->before = p->next;
+    if (p->before > OFFSET_MOST)
+        p->before = OFFSET_MOST;
 }
 
 static int add_part(struct once__kafka *k, const rd_kafka_topic_partition_t *at)
@@ -547,6 +556,11 @@ static void take_message(struct once__kafka *k, const rd_kafka_message_t *m)
 
     if (p == NULL || m->offset < p->next)
         return;
+    if (m->offset > OFFSET_MOST) {
+        k->refused = "a broker sent a record with an offset near 2^63";
+        k->down = 1;
+        return;
+    }
     in = read_message(k, m);
     if (in == NULL) {
         k->down = 1;
