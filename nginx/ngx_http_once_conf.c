@@ -395,9 +395,21 @@ ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    olcf->key = ngx_http_once_compile(cf, &value[1], NULL);
+    olcf->key = ngx_http_once_compile_text(cf, &value[1], NULL);
 
-    return olcf->key ? NGX_CONF_OK : NGX_CONF_ERROR;
+    if (olcf->key == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (olcf->key->nvariables == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"once_key %V\" is the same for every request: "
+                           "use a variable that holds the key",
+                           &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
 }
 
 
@@ -497,7 +509,7 @@ ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         && ngx_strncmp(value[1].data, "but=", 4) != 0)
     {
         olcf->compared->counts = ONCE__COUNT_ALL;
-        olcf->fingerprint = ngx_http_once_compile(cf, &value[1], NULL);
+        olcf->fingerprint = ngx_http_once_compile_text(cf, &value[1], NULL);
 
         return olcf->fingerprint ? NGX_CONF_OK : NGX_CONF_ERROR;
     }
@@ -715,6 +727,29 @@ ngx_http_once_key_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
+static char *
+ngx_http_once_realm_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
+{
+    ngx_http_once_loc_conf_t *olcf = conf;
+
+    ngx_str_t  *value;
+
+    if (olcf->realm != NULL) {
+        return "is duplicate";
+    }
+
+    value = cf->args->elts;
+
+    if (value[1].len == 0) {
+        return "needs a text that is not empty";
+    }
+
+    olcf->realm = ngx_http_once_compile_text(cf, &value[1], NULL);
+
+    return olcf->realm ? NGX_CONF_OK : NGX_CONF_ERROR;
+}
+
+
 /* "once_final", "once_release" and "once_unknown" */
 
 typedef int (*ngx_http_once_add_status_pt)(once__statuses *set,
@@ -916,8 +951,8 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
     ngx_http_once_flag("once_key_required", key_required),
-    ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
-                       ngx_http_set_complex_value_slot, realm, NULL),
+    ngx_http_once_own("once_realm", NGX_CONF_TAKE1,
+                      ngx_http_once_realm_directive),
     ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
                        key_space, &ngx_http_once_key_space),
     ngx_http_once_own("once_label", NGX_CONF_TAKE1, ngx_http_once_label),
@@ -1223,7 +1258,7 @@ ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
     omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
 
     if (olcf->realm == NULL) {
-        olcf->realm = ngx_http_once_compile(cf, &host, NULL);
+        olcf->realm = ngx_http_once_compile_text(cf, &host, NULL);
         if (olcf->realm == NULL) {
             return NGX_ERROR;
         }

@@ -126,6 +126,13 @@ def test_a_scope_that_is_the_same_for_every_caller(tmp_path, scope):
     refused(tmp_path, guarded("/pay/", scope=scope), "once_scope")
 
 
+@pytest.mark.nginx_only("variables of nginx")
+@pytest.mark.parametrize("text", ["once_key fixed;", 'once_key "";',
+                                  'once_realm "";'])
+def test_a_key_that_is_the_same_for_every_request(tmp_path, text):
+    refused(tmp_path, guarded("/pay/", text), text.split()[0])
+
+
 def scope_warnings(tmp_path, scope, more="", server=""):
     code, said = check(tmp_path, server + guarded("/pay/", more, scope=scope))
     assert code == 0, said
