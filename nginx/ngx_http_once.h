@@ -79,6 +79,7 @@ typedef struct {
     ngx_str_t                    written;
     ngx_array_t                  parts;     /* ngx_http_once_part_t */
     ngx_uint_t                   nvariables;
+    ngx_uint_t                   assumed;   /* no directive said it */
 } ngx_http_once_text_t;
 
 
@@ -132,6 +133,7 @@ struct ngx_http_once_loc_conf_s {
     ngx_uint_t                   key_form;  /* enum once__key_form */
     ngx_msec_t                   max_age;   /* 0: the most */
     ngx_http_once_text_t        *realm;
+    ngx_uint_t                   realm_own; /* not inherited */
     ngx_uint_t                   key_space;
     ngx_http_complex_value_t    *label;     /* NULL: method and path */
     ngx_flag_t                   label_off;

@@ -727,29 +727,6 @@ ngx_http_once_key_time(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 }
 
 
-static char *
-ngx_http_once_realm_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
-{
-    ngx_http_once_loc_conf_t *olcf = conf;
-
-    ngx_str_t  *value;
-
-    if (olcf->realm != NULL) {
-        return "is duplicate";
-    }
-
-    value = cf->args->elts;
-
-    if (value[1].len == 0) {
-        return "needs a text that is not empty";
-    }
-
-    olcf->realm = ngx_http_once_compile_text(cf, &value[1], NULL);
-
-    return olcf->realm ? NGX_CONF_OK : NGX_CONF_ERROR;
-}
-
-
 /* "once_final", "once_release" and "once_unknown" */
 
 typedef int (*ngx_http_once_add_status_pt)(once__statuses *set,
@@ -1250,18 +1227,14 @@ ngx_http_once_push_conf(ngx_conf_t *cf, ngx_array_t *to)
 static ngx_int_t
 ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    ngx_str_t                   host = ngx_string("$host");
     once__status_lists          lists;
     once__status_clash          clash;
     ngx_http_once_main_conf_t  *omcf;
 
     omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
 
-    if (olcf->realm == NULL) {
-        olcf->realm = ngx_http_once_compile_text(cf, &host, NULL);
-        if (olcf->realm == NULL) {
-            return NGX_ERROR;
-        }
+    if (ngx_http_once_default_realm(cf, olcf) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     if (olcf->lookup != NULL) {
@@ -1490,23 +1463,6 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
     }
 
     return NGX_OK;
-}
-
-
-/* of the module that passes on what comes to this location, or NULL */
-
-static ngx_http_once_upstream_t *
-ngx_http_once_upstream_of(ngx_http_once_loc_conf_t *olcf)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; olcf->handler && i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
-        if (olcf->handler == ngx_http_once_upstreams[i].handler) {
-            return &ngx_http_once_upstreams[i];
-        }
-    }
-
-    return NULL;
 }
 
 
@@ -1856,6 +1812,7 @@ ngx_http_once_check_conf(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
     }
 
     ngx_http_once_warn_of_ends(cf, omcf);
+    ngx_http_once_warn_of_realms(cf, omcf);
 
     return ngx_http_once_watch_pages(cf, omcf);
 }

@@ -11,6 +11,7 @@
 
 
 #include "ngx_http_once_pages.h"
+#include "ngx_http_once_realm.h"
 #include "ngx_http_once_scope.h"
 
 

@@ -38,14 +38,6 @@ typedef struct {
 /* --- where the page is --- */
 
 static ngx_uint_t
-ngx_http_once_same_text(ngx_http_once_text_t *a, ngx_http_once_text_t *b)
-{
-    return (a == NULL || b == NULL)
-           ? a == b : ngx_http_once_same(&a->written, &b->written);
-}
-
-
-static ngx_uint_t
 ngx_http_once_same_pointers(once__key_pointers *a, once__key_pointers *b)
 {
     size_t  i;

@@ -109,6 +109,14 @@ ngx_http_once_compile_text(ngx_conf_t *cf, ngx_str_t *value,
 }
 
 
+ngx_uint_t
+ngx_http_once_same_text(ngx_http_once_text_t *a, ngx_http_once_text_t *b)
+{
+    return (a == NULL || b == NULL)
+           ? a == b : ngx_http_once_same(&a->written, &b->written);
+}
+
+
 ngx_str_t *
 ngx_http_once_text_values(ngx_http_request_t *r, ngx_http_once_text_t *text,
     ngx_uint_t *empty)

@@ -17,6 +17,10 @@
 ngx_http_once_text_t *ngx_http_once_compile_text(ngx_conf_t *cf,
     ngx_str_t *value, ngx_http_once_text_t *text);
 
+/* was the same written? */
+ngx_uint_t ngx_http_once_same_text(ngx_http_once_text_t *a,
+    ngx_http_once_text_t *b);
+
 /* the values of the parts, in their order, and how many variables are empty */
 ngx_str_t *ngx_http_once_text_values(ngx_http_request_t *r,
     ngx_http_once_text_t *text, ngx_uint_t *empty);

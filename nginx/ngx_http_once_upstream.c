@@ -83,6 +83,23 @@ ngx_http_once_param_method(ngx_conf_t *cf, ngx_array_t *params,
 }
 
 
+/* of the module that passes on what comes to this location, or NULL */
+
+ngx_http_once_upstream_t *
+ngx_http_once_upstream_of(ngx_http_once_loc_conf_t *olcf)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; olcf->handler && i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        if (olcf->handler == ngx_http_once_upstreams[i].handler) {
+            return &ngx_http_once_upstreams[i];
+        }
+    }
+
+    return NULL;
+}
+
+
 /* when the location has been merged: these modules stand before ours */
 
 ngx_int_t

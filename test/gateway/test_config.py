@@ -165,6 +165,74 @@ def test_a_scope_behind_authentication_is_not_warned_of(
     assert not scope_warnings(tmp_path, scope, more, server)
 
 
+def realm_warnings(tmp_path, server, **more):
+    code, said = check(tmp_path, server, **more)
+    assert code == 0, said
+    return [line for line in said.splitlines()
+            if "[warn]" in line and "once_realm" in line]
+
+
+ANY_NAME = ["*.shop.test", "shop.test .pay.test", "www.shop.*", "~shop", '""',
+            "_", "$hostname"]
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("names", ANY_NAME)
+def test_a_realm_that_the_client_chooses_is_warned_of(tmp_path, names):
+    text = "server_name %s;" % names + guarded("/pay/") + guarded("/b/")
+    (said,) = realm_warnings(tmp_path, text)
+    assert "/pay/" in said and "nginx.conf" in said
+
+
+@pytest.mark.nginx_only("names of servers")
+def test_a_lookup_whose_realm_the_client_chooses_is_warned_of(tmp_path):
+    (said,) = realm_warnings(tmp_path, LOOKUP % (
+        "once_lookup main;", "once_scope $http_x_who;"))
+    assert "/status" in said
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("text", [
+    "server_name shop.test; once main; once_scope off;" + guarded("/pay/"),
+    "server_name shop.test pay.test \"\";" + guarded("/pay/"),
+    "once_realm shop;" + guarded("/pay/"),
+    "once_realm $host;" + guarded("/pay/"),
+    guarded("/pay/", "once_realm shop;"), "location / { root /tmp; }"])
+def test_a_realm_of_the_operator_is_not_warned_of(tmp_path, text):
+    assert not realm_warnings(tmp_path, text)
+
+
+def two(more_a="", more_b="", target="http://UPSTREAM1", **other):
+    """Two guarded locations of one server and one scope."""
+    scope = {"scope": "$http_x_who"}
+    return "server_name shop.test;" + \
+        guarded("/a/", more_a, **scope, target="http://UPSTREAM0/x") + \
+        guarded("/b/", more_b, **{**scope, **other}, target=target)
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("text", [
+    two(), two(more_a="once_realm shop.test;"), "once_realm shop;" + two(),
+    two().replace("server_name shop.test", "once_realm $host")])
+def test_two_services_that_share_their_keys_are_warned_of(tmp_path, text):
+    (said,) = realm_warnings(tmp_path, text, upstreams=2)
+    assert "/a/" in said and "/b/" in said and "422" in said
+
+
+OWN_REALMS = ("once_realm one;", "once_realm two;")
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("text", [
+    two(target="http://UPSTREAM0/y"), two(*OWN_REALMS),
+    two("once_realm one;", "once_realm one;"),
+    two(scope="$http_x_other"), two("once_methods PUT;"),
+    two(target="http://$host"), "once_key_space path;" + two(),
+    two().replace("/b/", "@b"), two("internal;")])
+def test_services_with_keys_of_their_own_are_not_warned_of(tmp_path, text):
+    assert not realm_warnings(tmp_path, text, upstreams=2)
+
+
 BAD = {
     "lease_0": ("once_lease 0;", "once_lease"),
     "lease_negative": ("once_lease -1s;", "once_lease"),

@@ -239,6 +239,39 @@ def test_another_host_is_another_record(site):
     assert c.executions == 2
 
 
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("names", ["a.test b.test", '"" A.test b.test'])
+def test_the_names_of_a_server_are_one_realm(make, names):
+    site = make("server_name %s;" % names + guarded("/pay/"))
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    for host in ("b.test", "a.test:8080", "A.TEST", "foreign.test"):
+        is_replay(c.post(host=host), first)
+    assert c.executions == 1
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("names", [
+    "a.test *.b.test", ".a.test", "www.a.*", "~^(.+)[.]test$", '""', "_",
+    "$hostname a.test", "a.test _"])
+def test_a_server_of_any_name_has_the_realms_of_its_hosts(make, names):
+    site = make("server_name %s;" % names + guarded("/pay/"))
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    is_new(c.post(host="b.test"))
+    is_replay(c.post(host="a.test"), first)
+    assert c.executions == 2
+
+
+@pytest.mark.nginx_only("names of servers")
+def test_the_host_by_name_is_no_default(make):
+    site = make("server_name a.test; once_realm $host;" + guarded("/pay/"))
+    c = site.case("/pay/")
+    is_new(c.post(host="a.test"))
+    is_new(c.post(host="b.test"))
+    assert c.executions == 2
+
+
 def test_a_realm_stands_in_for_the_host(site):
     c = site.case("/realm/")
     first = is_new(c.post(host="a.test"))
