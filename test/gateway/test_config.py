@@ -7,9 +7,12 @@ thing and the limit, before anything could be claimed.
 import os
 import pathlib
 import re
+import socket
 import sqlite3
+import struct
 import subprocess
 import tempfile
+import threading
 
 import pytest
 
@@ -569,6 +572,75 @@ def test_an_unprivileged_nginx_accepts_what_it_may_use(tmp_path, unprivileged):
     code, said = unprivileged(tmp_path, guarded("/pay/"),
                               "sqlite:%s/mine/store.db" % tmp_path)
     assert code == 0, said
+
+
+SECRETS = {
+    "passfile": "postgres://ann@127.0.0.1:1/db?passfile=%s",
+    "password_file": "mysql://ann@127.0.0.1:1/db?password_file=%s",
+    "password_file_of_redis": "redis://127.0.0.1:1/?password_file=%s"}
+
+
+@pytest.fixture(name="secret")
+def a_secret_file(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("*:*:*:*:%s\n" % MARK)
+    path.chmod(0o600)
+    yield path
+    path.unlink()
+
+
+@pytest.mark.parametrize("url", SECRETS.values(), ids=SECRETS.keys())
+def test_a_password_file_that_is_not_there(tmp_path, url):
+    path = tmp_path / "secret"
+    with_store(tmp_path, url % path, "%s.*root.*No such file" % path)
+
+
+@pytest.mark.parametrize("url", SECRETS.values(), ids=SECRETS.keys())
+def test_a_password_file_that_the_user_may_not_read(
+        tmp_path, unprivileged, url, secret):
+    code, said = unprivileged(tmp_path, guarded("/pay/"), url % secret)
+    assert code != 0 and "unknown directive" not in said, said
+    assert re.search("%s.*nobody.*Permission denied" % secret, said), said
+    assert MARK not in said
+
+
+def test_a_password_file_that_libpq_passes_over(tmp_path, secret):
+    secret.chmod(0o640)
+    said = with_store(tmp_path, SECRETS["passfile"] % secret,
+                      "%s.*chmod 600" % secret)
+    assert MARK not in said
+
+
+def ask_for_a_password(sock):
+    """A PostgreSQL server that lets nobody in without one."""
+    with sock:
+        while True:
+            try:
+                conn, _ = sock.accept()
+            except OSError:
+                return
+            with conn:
+                size, code = struct.unpack("!ii", conn.recv(8))
+                if code == 80877103:            # "do you speak TLS?"
+                    conn.sendall(b"N")
+                    size, code = struct.unpack("!ii", conn.recv(8))
+                conn.recv(size - 8)
+                conn.sendall(b"R" + struct.pack("!ii", 8, 3))
+                conn.recv(1)                    # libpq hangs up
+
+
+def test_a_password_file_without_a_line_for_the_server(tmp_path, secret):
+    secret.write_text("other.test:*:*:*:%s\n" % MARK)
+    sock = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=ask_for_a_password, args=(sock,),
+                     daemon=True).start()
+    url = "postgres://ann@127.0.0.1:%d/db?passfile=%s" % (
+        sock.getsockname()[1], secret)
+    try:
+        said = with_store(tmp_path, url, "password", "passfile=")
+        assert MARK not in said
+    finally:
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_store_that_nobody_has_defined(tmp_path):
