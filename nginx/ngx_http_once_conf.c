@@ -1811,6 +1811,10 @@ ngx_http_once_check_conf(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
         }
     }
 
+    if (ngx_http_once_check_targets(cf, omcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     ngx_http_once_warn_of_ends(cf, omcf);
     ngx_http_once_warn_of_realms(cf, omcf);
 

@@ -378,7 +378,7 @@ def test_a_lookup_is_accepted(tmp_path, wait):
                        guarded("/pay/", "once_in_flight accept=/status;"
                                "once_key_space realm;",
                                scope="$http_x_who") +
-                       guarded("/two/", "once_in_flight wait=2s accept=/a/b;"
+                       guarded("/two/", "once_in_flight wait=2s accept=/status;"
                                "once_key_space realm;",
                                scope="$http_x_who"))
     assert code == 0, said
@@ -396,6 +396,15 @@ def test_a_lookup_is_accepted(tmp_path, wait):
      ["once_lookup", "duplicate"])])
 def test_a_lookup_out_of_range(tmp_path, what, scope, words):
     refused(tmp_path, LOOKUP % (what, scope), *words)
+
+
+@pytest.mark.nginx_only("locations are nginx's")
+@pytest.mark.parametrize("path", ["/statu", "/none", "/pay/x"])
+def test_an_accept_that_leads_to_no_lookup_is_refused(tmp_path, path):
+    refused(tmp_path, LOOKUP % ("once_lookup main;",
+                                "once_scope $http_x_who;") +
+            guarded("/pay/", "once_in_flight accept=%s;" % path,
+                    scope="$http_x_who"), "accept=%s" % path, "once_lookup")
 
 
 @pytest.mark.nginx_only("content handlers of nginx")
