@@ -170,9 +170,8 @@ int once__url_fail_secret(const char *path, const char *why, once_error *err)
 
     if (getpwuid_r(user, &entry, space, sizeof(space), &found) == 0 &&
         found != NULL)
-        return once__fail(err, ONCE_EOPEN,
-                          "secret file \"%s\" for user %s: %s", path,
-                          found->pw_name, why);
+        return once__fail(err, ONCE_EOPEN, "secret file \"%s\" for user %s: %s",
+                          path, found->pw_name, why);
     return once__fail(err, ONCE_EOPEN, "secret file \"%s\" for user %ld: %s",
                       path, (long)user, why);
 }
