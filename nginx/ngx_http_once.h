@@ -64,6 +64,7 @@ typedef struct {
     ngx_array_t                  routes;    /* ngx_http_once_route_t * */
     ngx_http_once_worker_t      *worker;    /* NULL in the master */
     ngx_uint_t                   checked;   /* it was opened at the start */
+    ngx_uint_t                   unnamed;   /* in a test: its name has no file */
 } ngx_http_once_store_t;
 
 

@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_once_conf.h"
+#include "ngx_http_once_check.h"
 #include "ngx_http_once_lookup.h"
 #include "ngx_http_once_status.h"
 #include "base/named.h"
@@ -120,16 +121,32 @@ ngx_http_once_time(ngx_str_t *value, const char *prefix, ngx_int_t min,
  */
 
 static char *
-ngx_http_once_url(ngx_conf_t *cf, ngx_str_t *url)
+ngx_http_once_url(ngx_conf_t *cf, ngx_http_once_store_t *store)
 {
     size_t              len;
+    ngx_str_t          *url = &store->url;
+    ngx_uint_t          storeless;
     const char         *found;
     once_error          err;
     struct once__named  named;
 
+    if (ngx_http_once_storeless(cf->log, &storeless) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     err.text[0] = '\0';
 
     if (once__named_url((char *) url->data, &named, &found, &err) != ONCE_OK) {
+
+        if (storeless) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"once_store\": %s; ONCE_CHECK=off lets it "
+                               "pass this test, and nginx will not start so",
+                               err.text);
+            store->unnamed = 1;
+            return NGX_CONF_OK;
+        }
+
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_store\": %s",
                            err.text);
         return NGX_CONF_ERROR;
@@ -264,7 +281,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     rv = ngx_http_once_store_params(cf, store);
 
-    return (rv == NGX_CONF_OK) ? ngx_http_once_url(cf, &store->url) : rv;
+    return (rv == NGX_CONF_OK) ? ngx_http_once_url(cf, store) : rv;
 }
 
 

@@ -680,6 +680,54 @@ def test_nginx_t_creates_nothing(tmp_path):
     assert set(names) <= {"first", "nginx", "store.db", "store.db-wal", "store.db-shm"}
 
 
+# ---- Where there is no store ----------------------------------------------
+
+
+@pytest.fixture(name="without_stores")
+def stores_are_not_looked_at(monkeypatch):
+    monkeypatch.setenv("ONCE_CHECK", "off")
+
+
+STORELESS = pytest.mark.nginx_only("what nginx -t looks at")
+
+
+@STORELESS
+@pytest.mark.parametrize("url", [
+    "sqlite:/nonexistent/once/x.db", "journal:/nonexistent/once",
+    "postgres://ann@127.0.0.1:1/db?passfile=/nonexistent"])
+def test_a_test_without_the_store(tmp_path, url, without_stores):
+    code, said = check(tmp_path, guarded("/pay/"), store=url, init=False)
+    assert code == 0 and "test is successful" in said, said
+    (line,) = [x for x in said.splitlines() if "ONCE_CHECK" in x]
+    assert "[warn]" in line and "nonexistent" in line and "main" in line, said
+
+
+@STORELESS
+@pytest.mark.parametrize("server, words, more", [
+    (guarded("/pay/"), ["unknown scheme"], {"store": "paper:/tmp/x"}),
+    (guarded("/pay/"), ["worker"], {"store": "memory", "workers": 2}),
+    (guarded("/pay/", "once_lease 0;"), ["once_lease"], {}),
+    (guarded("/pay/", once="nosuch"), ["nosuch"], {})])
+def test_a_test_without_the_store_refuses_all_else(
+        tmp_path, server, words, more, without_stores):
+    refused(tmp_path, server, *words, init="store" not in more, **more)
+
+
+@STORELESS
+def test_no_other_value_turns_the_stores_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONCE_CHECK", "no")
+    refused(tmp_path, guarded("/pay/"), "ONCE_CHECK", '"off" only')
+
+
+@STORELESS
+def test_nginx_does_not_start_without_its_store(make, without_stores):
+    site = make(guarded("/pay/"), start=False,
+                store="sqlite:/nonexistent/once/x.db", init=False,
+                allow=["nonexistent"])
+    with pytest.raises(AssertionError, match="nonexistent"):
+        site.start()
+
+
 # ---- Locations -----------------------------------------------------------
 
 
