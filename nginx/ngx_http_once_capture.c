@@ -381,6 +381,11 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return NGX_HTTP_BAD_GATEWAY;
     }
 
+    if (ctx->client_left) {
+        r->connection->error = 1;
+        ctx->client_left = 0;
+    }
+
     ctx->observed = ngx_http_once_observe(r, ctx);
 
     if (ctx->observed == ONCE__WHOLE

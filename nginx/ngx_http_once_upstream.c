@@ -547,6 +547,32 @@ ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
 
 
 /*
+ * The service has answered, and nginx goes on to what shows its answer.  Over
+ * HTTP/2 it would end there with a client that has left, and the response would
+ * be lost.  So it must not see that until the response begins.  Nothing is sent
+ * before that.
+ */
+
+static void
+ngx_http_once_finalize_unshown(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+    ctx->finalize(r, rc);
+
+    if (r->connection->error && ctx->state == NGX_HTTP_ONCE_OWNER
+        && (rc == NGX_DECLINED || rc >= NGX_HTTP_SPECIAL_RESPONSE)
+        && ngx_http_once_bytes_sent(ctx) > 0
+        && ngx_http_once_head_whole(r->upstream))
+    {
+        r->connection->error = 0;
+        ctx->client_left = 1;
+    }
+}
+
+
+/*
  * Whatever block of the configuration the request is in: its upstream gets a
  * configuration of its own, by which nginx neither repeats the request, nor
  * drops it with its client, nor answers it from a cache.
@@ -601,6 +627,13 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
 
         ctx->upstream_conf = own;
         r->upstream->conf = own;
+
+        if (r->upstream->finalize_request != NULL
+            && r->upstream->cleanup != NULL)
+        {
+            ctx->finalize = r->upstream->finalize_request;
+            r->upstream->finalize_request = ngx_http_once_finalize_unshown;
+        }
     }
 
     return rc;
@@ -831,7 +864,10 @@ ngx_http_once_watch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return;
     }
 
-    ctx->finalize = u->finalize_request;
+    if (u->finalize_request != ngx_http_once_finalize_unshown) {
+        ctx->finalize = u->finalize_request;
+    }
+
     u->finalize_request = ngx_http_once_finalize_upstream;
 
     /* a module of another process may have a context of its own */
