@@ -464,6 +464,10 @@ ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 {
     uc->ignore_client_abort = 1;
 
+#if (nginx_version >= 1027002 && !(angie_version))
+    uc->pass_trailers = 0;      /* they would not be repeated */
+#endif
+
     if (ctx->page) {
         return;
     }
