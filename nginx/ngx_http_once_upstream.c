@@ -551,11 +551,39 @@ ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
 
 
 /*
- * The service has answered, and nginx goes on to what shows its answer.  Over
- * HTTP/2 it would end there with a client that has left, and the response would
- * be lost.  So it must not see that until the response begins.  Nothing is sent
- * before that.
+ * Over HTTP/2 nginx ends a request whose client has left as soon as it goes on
+ * to a page, and the response would be lost.  So it must not see that until the
+ * response begins.  Nothing is sent before that.
  */
+
+static void
+ngx_http_once_hide_loss(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (r->connection->error && ctx->state == NGX_HTTP_ONCE_OWNER) {
+        r->connection->error = 0;
+        ctx->client_left = 1;
+    }
+}
+
+
+/* the client has left while a handler without an upstream is at work */
+
+static void
+ngx_http_once_block_reading(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx != NULL) {
+        ngx_http_once_hide_loss(r, ctx);
+    }
+
+    ngx_http_block_reading(r);
+}
+
+
+/* the service has answered, and nginx goes on to what shows its answer */
 
 static void
 ngx_http_once_finalize_unshown(ngx_http_request_t *r, ngx_int_t rc)
@@ -565,13 +593,11 @@ ngx_http_once_finalize_unshown(ngx_http_request_t *r, ngx_int_t rc)
     ctx = ngx_http_once_get_ctx(r);
     ctx->finalize(r, rc);
 
-    if (r->connection->error && ctx->state == NGX_HTTP_ONCE_OWNER
-        && (rc == NGX_DECLINED || rc >= NGX_HTTP_SPECIAL_RESPONSE)
+    if ((rc == NGX_DECLINED || rc >= NGX_HTTP_SPECIAL_RESPONSE)
         && ngx_http_once_bytes_sent(ctx) > 0
         && ngx_http_once_head_whole(r->upstream))
     {
-        r->connection->error = 0;
-        ctx->client_left = 1;
+        ngx_http_once_hide_loss(r, ctx);
     }
 }
 
@@ -622,6 +648,12 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
     ngx_http_once_restore(loc_conf, &saved);
 
     ctx->handler_rc = (r->upstream == u) ? rc : NGX_OK;
+
+    if (r->upstream == u && rc == NGX_DONE
+        && r->read_event_handler == ngx_http_block_reading)
+    {
+        r->read_event_handler = ngx_http_once_block_reading;
+    }
 
     if (r->upstream != u && r->upstream->conf != NULL
         && r->upstream->conf != ctx->upstream_conf)

@@ -11,8 +11,9 @@ import subprocess
 
 import pytest
 
-from gateway import (PATIENCE, Answer, Hold, Locked, Raw, curl_h2_args,
-                     eventually, guarded, is_new, is_problem, settles)
+from gateway import (NGINX_MODULES, PATIENCE, Answer, Hold, Locked, Raw,
+                     curl_h2_args, eventually, guarded, is_new, is_problem,
+                     nginx_version, settles)
 
 SECOND = Answer(201, b"a second execution\n")
 LARGE = b"large " * 20000
@@ -240,3 +241,57 @@ def test_a_client_that_is_gone_before_its_answer_is_shown_loses_nothing(
     assert r.replayed and r.status == status, r
     assert c.executions == 1
     eventually(lambda: live(site) == 0)
+
+
+LUA = """
+    location /pay/ {
+        once main;
+        once_scope off;
+        content_by_lua_block {
+            local host, port = string.match("UPSTREAM0", "(.+):(%%d+)")
+            local s = ngx.socket.tcp()
+            s:connect(host, tonumber(port))
+            s:send("GET /asked/" .. string.match(ngx.var.uri, "c%%d+") ..
+                   " HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+            s:receive("*l")
+            %s
+        }
+    }
+    location /shown/ { proxy_pass http://origin; }
+    """
+MODULES = pathlib.Path(NGINX_MODULES)
+SAYS = {"exit": ("ngx.exit(402)", 402), "page": ("ngx.say('yes')", 200),
+        "status": ("ngx.status = 402 ngx.say('no')", 402),
+        "nothing": ("ngx.exit(ngx.HTTP_OK)", 200),
+        "redirect": ("ngx.redirect('/else')", 302)}
+
+
+@pytest.mark.nginx_only("handlers of other modules")
+@pytest.mark.skipif(not (MODULES / "ngx_http_lua_module.so").exists() or
+                    nginx_version() >= (1, 23), reason="nginx with Lua")
+@pytest.mark.parametrize("says, status", SAYS.values(), ids=SAYS.keys())
+@pytest.mark.parametrize("h2", [False, True], ids=["h1", "h2"])
+def test_a_client_that_leaves_a_handler_in_lua_loses_nothing(
+        make, says, status, h2):
+    site = make(LUA % says, workers=1, main="".join(
+        "load_module %s/%s.so;\n" % (MODULES, name) for name in
+        ("ndk_http_module", "ngx_http_lua_module")), allow=["lua", "resty"])
+    hold = Hold(Answer(200, b"asked"))
+    c = site.case("/pay/", hold)
+    client = http2(site, c) if h2 else c.start(body=b"{}")
+    hold.wait()
+    if h2:
+        client.kill()
+        client.wait(PATIENCE)
+    else:
+        reset(client)
+    site.turn()
+    hold.go.set()
+
+    def told():
+        r = c.post(body=b"{}")
+        return r if r.code() != "in-flight" else None
+
+    r = eventually(told)
+    assert r.replayed and r.status == status, r
+    assert c.executions == 1
