@@ -64,14 +64,30 @@ typedef struct {
     ngx_array_t                  routes;    /* ngx_http_once_route_t * */
     ngx_http_once_worker_t      *worker;    /* NULL in the master */
     ngx_uint_t                   checked;   /* it was opened at the start */
+    ngx_uint_t                   unnamed;   /* in a test: its name has no file */
 } ngx_http_once_store_t;
+
+
+/* a text that makes a name: its variables, and what stands between them */
+
+typedef struct {
+    ngx_http_complex_value_t     value;
+    ngx_uint_t                   variable;  /* 0: what was written */
+} ngx_http_once_part_t;
+
+
+typedef struct {
+    ngx_str_t                    written;
+    ngx_array_t                  parts;     /* ngx_http_once_part_t */
+    ngx_uint_t                   nvariables;
+    ngx_uint_t                   assumed;   /* no directive said it */
+} ngx_http_once_text_t;
 
 
 /* "once_scope" */
 
 typedef struct {
-    ngx_http_complex_value_t     text;
-    ngx_array_t                  parts;     /* its variables, each alone */
+    ngx_http_once_text_t         text;
     ngx_uint_t                   warned;
 } ngx_http_once_scope_t;
 
@@ -111,18 +127,19 @@ struct ngx_http_once_loc_conf_s {
 
     ngx_http_once_scope_t       *scope;     /* NULL: see scope_off */
     ngx_flag_t                   scope_off;
-    ngx_http_complex_value_t    *key;
+    ngx_http_once_text_t        *key;
     ngx_str_t                    key_header;  /* "$http_x" alone: "x" */
     once__key_pointers          *key_json;  /* NULL: not in the body */
     ngx_flag_t                   key_required;
     ngx_uint_t                   key_form;  /* enum once__key_form */
     ngx_msec_t                   max_age;   /* 0: the most */
-    ngx_http_complex_value_t    *realm;
+    ngx_http_once_text_t        *realm;
+    ngx_uint_t                   realm_own; /* not inherited */
     ngx_uint_t                   key_space;
     ngx_http_complex_value_t    *label;     /* NULL: method and path */
     ngx_flag_t                   label_off;
     once__compared              *compared;    /* NULL: not set */
-    ngx_http_complex_value_t    *fingerprint; /* where it is not empty */
+    ngx_http_once_text_t        *fingerprint; /* where it is not empty */
     ngx_uint_t                   methods;
     ngx_msec_t                   wait;
     ngx_str_t                    accept;    /* a path, len 0: 409 */

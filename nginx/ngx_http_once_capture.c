@@ -151,6 +151,12 @@ ngx_http_once_send_held(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
     ngx_http_once_consume(ctx->held);
     ctx->held = NULL;
 
+    /* what came behind the body is not recorded */
+
+    r->headers_out.trailers.part.nelts = 0;
+    r->headers_out.trailers.part.next = NULL;
+    r->headers_out.trailers.last = &r->headers_out.trailers.part;
+
     /* nginx has switched it off if the upstream broke off; ours is whole */
 
     r->keepalive = ctx->keepalive;
@@ -379,6 +385,11 @@ ngx_http_once_hold(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
 
         r->http_version = ctx->http_version;
         return NGX_HTTP_BAD_GATEWAY;
+    }
+
+    if (ctx->client_left) {
+        r->connection->error = 1;
+        ctx->client_left = 0;
     }
 
     ctx->observed = ngx_http_once_observe(r, ctx);

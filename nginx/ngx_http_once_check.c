@@ -24,6 +24,33 @@ typedef struct {
 } ngx_http_once_report_t;
 
 
+/*
+ * Where a configuration is tested, its store need not be: then ONCE_CHECK says
+ * so, in the environment of "nginx -t" alone.  NGX_ERROR: it says something
+ * else.
+ */
+
+ngx_int_t
+ngx_http_once_storeless(ngx_log_t *log, ngx_uint_t *storeless)
+{
+    char  *value;
+
+    value = ngx_test_config ? getenv("ONCE_CHECK") : NULL;
+    *storeless = (value != NULL);
+
+    if (value == NULL || ngx_strcmp(value, "off") == 0) {
+        return NGX_OK;
+    }
+
+    ngx_log_error(NGX_LOG_EMERG, log, 0,
+                  "once: the environment has ONCE_CHECK=\"%s\", and it takes "
+                  "\"off\" only: \"nginx -t\" then warns of a store that "
+                  "cannot be opened", value);
+
+    return NGX_ERROR;
+}
+
+
 static void
 ngx_http_once_set_text(ngx_http_once_report_t *report, const char *text)
 {
@@ -137,7 +164,16 @@ ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
     ngx_core_conf_t *ccf)
 {
     ngx_int_t               rc;
+    ngx_uint_t              storeless;
     ngx_http_once_report_t  report;
+
+    if (ngx_http_once_storeless(cycle->log, &storeless) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    if (store->unnamed) {
+        return NGX_OK;                  /* it was warned of */
+    }
 
     rc = ngx_http_once_ask_child(cycle, store, ccf, &report);
 
@@ -156,6 +192,14 @@ ngx_http_once_check_store(ngx_cycle_t *cycle, ngx_http_once_store_t *store,
         ngx_http_once_log_conf(NGX_LOG_WARN, cycle, store,
                       "once_store \"%V\": %s; guarded locations answer 503 "
                       "until it is there", &store->name, report.text);
+        return NGX_OK;
+    }
+
+    if (storeless && report.rc != ONCE_OK && report.rc != ONCE_EURL) {
+        ngx_http_once_log_conf(NGX_LOG_WARN, cycle, store,
+                      "once_store \"%V\": %s; ONCE_CHECK=off lets it pass "
+                      "this test, and nginx will not start so", &store->name,
+                      report.text[0] ? report.text : once_text(report.rc));
         return NGX_OK;
     }
 

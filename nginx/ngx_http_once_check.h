@@ -13,6 +13,7 @@
 #include "ngx_http_once.h"
 
 
+ngx_int_t ngx_http_once_storeless(ngx_log_t *log, ngx_uint_t *storeless);
 ngx_int_t ngx_http_once_check_stores(ngx_cycle_t *cycle,
     ngx_http_once_main_conf_t *omcf);
 

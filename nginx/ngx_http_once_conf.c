@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_once_conf.h"
+#include "ngx_http_once_check.h"
 #include "ngx_http_once_lookup.h"
 #include "ngx_http_once_status.h"
 #include "base/named.h"
@@ -120,16 +121,32 @@ ngx_http_once_time(ngx_str_t *value, const char *prefix, ngx_int_t min,
  */
 
 static char *
-ngx_http_once_url(ngx_conf_t *cf, ngx_str_t *url)
+ngx_http_once_url(ngx_conf_t *cf, ngx_http_once_store_t *store)
 {
     size_t              len;
+    ngx_str_t          *url = &store->url;
+    ngx_uint_t          storeless;
     const char         *found;
     once_error          err;
     struct once__named  named;
 
+    if (ngx_http_once_storeless(cf->log, &storeless) != NGX_OK) {
+        return NGX_CONF_ERROR;
+    }
+
     err.text[0] = '\0';
 
     if (once__named_url((char *) url->data, &named, &found, &err) != ONCE_OK) {
+
+        if (storeless) {
+            ngx_conf_log_error(NGX_LOG_WARN, cf, 0,
+                               "\"once_store\": %s; ONCE_CHECK=off lets it "
+                               "pass this test, and nginx will not start so",
+                               err.text);
+            store->unnamed = 1;
+            return NGX_CONF_OK;
+        }
+
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0, "\"once_store\": %s",
                            err.text);
         return NGX_CONF_ERROR;
@@ -264,7 +281,7 @@ ngx_http_once_store(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 
     rv = ngx_http_once_store_params(cf, store);
 
-    return (rv == NGX_CONF_OK) ? ngx_http_once_url(cf, &store->url) : rv;
+    return (rv == NGX_CONF_OK) ? ngx_http_once_url(cf, store) : rv;
 }
 
 
@@ -395,9 +412,21 @@ ngx_http_once_key_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_OK;
     }
 
-    olcf->key = ngx_http_once_compile(cf, &value[1], NULL);
+    olcf->key = ngx_http_once_compile_text(cf, &value[1], NULL);
 
-    return olcf->key ? NGX_CONF_OK : NGX_CONF_ERROR;
+    if (olcf->key == NULL) {
+        return NGX_CONF_ERROR;
+    }
+
+    if (olcf->key->nvariables == 0) {
+        ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
+                           "\"once_key %V\" is the same for every request: "
+                           "use a variable that holds the key",
+                           &value[1]);
+        return NGX_CONF_ERROR;
+    }
+
+    return NGX_CONF_OK;
 }
 
 
@@ -497,7 +526,7 @@ ngx_http_once_fingerprint(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         && ngx_strncmp(value[1].data, "but=", 4) != 0)
     {
         olcf->compared->counts = ONCE__COUNT_ALL;
-        olcf->fingerprint = ngx_http_once_compile(cf, &value[1], NULL);
+        olcf->fingerprint = ngx_http_once_compile_text(cf, &value[1], NULL);
 
         return olcf->fingerprint ? NGX_CONF_OK : NGX_CONF_ERROR;
     }
@@ -916,8 +945,8 @@ ngx_command_t  ngx_http_once_commands[] = {
     ngx_http_once_own("once_key_time", NGX_CONF_TAKE12,
                       ngx_http_once_key_time),
     ngx_http_once_flag("once_key_required", key_required),
-    ngx_http_once_slot("once_realm", NGX_CONF_TAKE1,
-                       ngx_http_set_complex_value_slot, realm, NULL),
+    ngx_http_once_own("once_realm", NGX_CONF_TAKE1,
+                      ngx_http_once_realm_directive),
     ngx_http_once_slot("once_key_space", NGX_CONF_TAKE1, ngx_http_once_enum,
                        key_space, &ngx_http_once_key_space),
     ngx_http_once_own("once_label", NGX_CONF_TAKE1, ngx_http_once_label),
@@ -1215,18 +1244,14 @@ ngx_http_once_push_conf(ngx_conf_t *cf, ngx_array_t *to)
 static ngx_int_t
 ngx_http_once_add_location(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    ngx_str_t                   host = ngx_string("$host");
     once__status_lists          lists;
     once__status_clash          clash;
     ngx_http_once_main_conf_t  *omcf;
 
     omcf = ngx_http_conf_get_module_main_conf(cf, ngx_http_once_module);
 
-    if (olcf->realm == NULL) {
-        olcf->realm = ngx_http_once_compile(cf, &host, NULL);
-        if (olcf->realm == NULL) {
-            return NGX_ERROR;
-        }
+    if (ngx_http_once_default_realm(cf, olcf) != NGX_OK) {
+        return NGX_ERROR;
     }
 
     if (olcf->lookup != NULL) {
@@ -1455,23 +1480,6 @@ ngx_http_once_check_values(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
     }
 
     return NGX_OK;
-}
-
-
-/* of the module that passes on what comes to this location, or NULL */
-
-static ngx_http_once_upstream_t *
-ngx_http_once_upstream_of(ngx_http_once_loc_conf_t *olcf)
-{
-    ngx_uint_t  i;
-
-    for (i = 0; olcf->handler && i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
-        if (olcf->handler == ngx_http_once_upstreams[i].handler) {
-            return &ngx_http_once_upstreams[i];
-        }
-    }
-
-    return NULL;
 }
 
 
@@ -1820,7 +1828,12 @@ ngx_http_once_check_conf(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
         }
     }
 
+    if (ngx_http_once_check_targets(cf, omcf) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
     ngx_http_once_warn_of_ends(cf, omcf);
+    ngx_http_once_warn_of_realms(cf, omcf);
 
     return ngx_http_once_watch_pages(cf, omcf);
 }

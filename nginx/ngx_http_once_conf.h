@@ -11,7 +11,9 @@
 
 
 #include "ngx_http_once_pages.h"
+#include "ngx_http_once_realm.h"
 #include "ngx_http_once_scope.h"
+#include "ngx_http_once_targets.h"
 
 
 extern ngx_command_t  ngx_http_once_commands[];

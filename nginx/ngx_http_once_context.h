@@ -192,6 +192,7 @@ struct ngx_http_once_ctx_s {
 
     ngx_uint_t                   broken;    /* the body is malformed */
     ngx_uint_t                   not_shown; /* what shows the outcome is not whole */
+    ngx_uint_t                   client_left;  /* nginx does not see it now */
 
     ngx_uint_t                   keepalive; /* r->keepalive, before */
     off_t                        length;    /* declared, -1: not */

@@ -9,6 +9,7 @@
 
 
 #include "ngx_http_once_identity.h"
+#include "ngx_http_once_text.h"
 
 
 static ngx_http_request_body_filter_pt   ngx_http_next_request_body_filter;
@@ -84,6 +85,105 @@ ngx_http_once_same_header(ngx_str_t *header, ngx_str_t *variable)
 
 
 /*
+ * A key of several parts, as a String of RFC 8941.  Each part is read as a key
+ * of its own.  What cannot be read is given back alone: it is refused later.
+ */
+
+static ngx_int_t
+ngx_http_once_join_key(ngx_http_request_t *r, ngx_http_once_text_t *key,
+    ngx_str_t *values, ngx_str_t *raw)
+{
+    char                  *text;
+    u_char                *p;
+    ngx_str_t              joined;
+    ngx_uint_t             i;
+    ngx_http_once_part_t  *part;
+
+    part = key->parts.elts;
+
+    for (i = 0; i < key->parts.nelts; i++) {
+
+        if (!part[i].variable) {
+            continue;
+        }
+
+        text = ngx_pnalloc(r->pool, ONCE__KEY_MAX);
+        if (text == NULL) {
+            return NGX_ERROR;
+        }
+
+        if (once__key_parse(ngx_http_once_bytes(&values[i]), text,
+                            &values[i].len, NULL)
+            != ONCE_OK)
+        {
+            *raw = values[i];
+            return NGX_OK;
+        }
+
+        values[i].data = (u_char *) text;
+    }
+
+    if (ngx_http_once_join(r, key, values, &joined) != NGX_OK) {
+        return NGX_ERROR;
+    }
+
+    p = ngx_pnalloc(r->pool, 2 * joined.len + 2);
+    if (p == NULL) {
+        return NGX_ERROR;
+    }
+
+    raw->data = p;
+    *p++ = '"';
+
+    for (i = 0; i < joined.len; i++) {
+        if (joined.data[i] == '"' || joined.data[i] == '\\') {
+            *p++ = '\\';
+        }
+
+        *p++ = joined.data[i];
+    }
+
+    *p++ = '"';
+    raw->len = (size_t) (p - raw->data);
+
+    return NGX_OK;
+}
+
+
+/*
+ * As ngx_http_once_find_key().  A text whose variables are all empty is no key,
+ * whatever stands between them; where one of several is empty, the value is,
+ * too, and is refused as malformed.
+ */
+
+static ngx_int_t
+ngx_http_once_key_of_text(ngx_http_request_t *r, ngx_http_once_text_t *key,
+    ngx_str_t *raw)
+{
+    ngx_str_t   *values;
+    ngx_uint_t   empty;
+
+    ngx_str_null(raw);
+    values = ngx_http_once_text_values(r, key, &empty);
+
+    if (values == NULL) {
+        return NGX_ERROR;
+    }
+
+    if (empty == key->nvariables) {
+        return NGX_DECLINED;
+    }
+
+    if (empty) {
+        return NGX_OK;
+    }
+
+    return (key->nvariables > 1) ? ngx_http_once_join_key(r, key, values, raw)
+                                 : ngx_http_once_plain(r, key, values, raw);
+}
+
+
+/*
  * NGX_OK and the raw value, NGX_DECLINED if there is none, NGX_ABORT if there
  * are several lines.  What stands in the body is found later.
  */
@@ -102,11 +202,7 @@ ngx_http_once_find_key(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
     }
 
     if (olcf->key_header.len == 0) {
-        if (ngx_http_complex_value(r, olcf->key, raw) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        return raw->len ? NGX_OK : NGX_DECLINED;
+        return ngx_http_once_key_of_text(r, olcf->key, raw);
     }
 
     n = 0;
@@ -232,7 +328,9 @@ static ngx_int_t
 ngx_http_once_find_caller(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     int *problem)
 {
-    ngx_int_t  rc;
+    ngx_int_t    rc;
+    ngx_str_t   *values, plain;
+    ngx_uint_t   empty;
 
     rc = ngx_http_once_scope(r, ctx->conf, &ctx->scope);
 
@@ -241,11 +339,17 @@ ngx_http_once_find_caller(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return rc;
     }
 
-    if (ngx_http_complex_value(r, ctx->conf->realm, &ctx->realm) != NGX_OK) {
+    values = ngx_http_once_text_values(r, ctx->conf->realm, &empty);
+
+    if (values == NULL
+        || ngx_http_once_join(r, ctx->conf->realm, values, &ctx->realm)
+           != NGX_OK
+        || ngx_http_once_plain(r, ctx->conf->realm, values, &plain) != NGX_OK)
+    {
         return NGX_ERROR;
     }
 
-    once__group(ngx_http_once_bytes(&ctx->realm), ctx->group);
+    once__group(ngx_http_once_bytes(&plain), ctx->group);   /* for people */
 
     return NGX_OK;
 }
@@ -450,7 +554,8 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
     int *problem)
 {
     ngx_int_t           rc;
-    ngx_str_t           text;
+    ngx_str_t          *values, text;
+    ngx_uint_t          empty;
     once__request_head  head;
 
     rc = ngx_http_once_end_body(r, ctx, problem);
@@ -461,12 +566,20 @@ ngx_http_once_digest(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
         return rc;
     }
 
-    if (ngx_http_complex_value(r, ctx->conf->fingerprint, &text) != NGX_OK) {
+    values = ngx_http_once_text_values(r, ctx->conf->fingerprint, &empty);
+
+    if (values == NULL) {
         return NGX_ERROR;
     }
 
-    if (text.len == 0) {
+    if (empty == ctx->conf->fingerprint->nvariables) {
         return NGX_OK;                  /* all that counts by default */
+    }
+
+    if (ngx_http_once_join(r, ctx->conf->fingerprint, values, &text)
+        != NGX_OK)
+    {
+        return NGX_ERROR;
     }
 
     head = ngx_http_once_head(r, ctx->conf);

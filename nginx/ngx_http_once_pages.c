@@ -38,11 +38,23 @@ typedef struct {
 /* --- where the page is --- */
 
 static ngx_uint_t
-ngx_http_once_same_value(ngx_http_complex_value_t *a,
-    ngx_http_complex_value_t *b)
+ngx_http_once_same_pointers(once__key_pointers *a, once__key_pointers *b)
 {
-    return (a == NULL || b == NULL)
-           ? a == b : ngx_http_once_same(&a->value, &b->value);
+    size_t  i;
+
+    if (a == NULL || b == NULL || a->n != b->n) {
+        return a == b;
+    }
+
+    for (i = 0; i < a->n; i++) {
+        if (a->at[i].size != b->at[i].size
+            || ngx_memcmp(a->at[i].data, b->at[i].data, a->at[i].size) != 0)
+        {
+            return 0;
+        }
+    }
+
+    return 1;
 }
 
 
@@ -54,11 +66,13 @@ ngx_http_once_same_guard(ngx_http_once_loc_conf_t *a,
 {
     return a->store == b->store
            && a->methods == b->methods
-           && ngx_http_once_same_value(a->scope ? &a->scope->text : NULL,
-                                    b->scope ? &b->scope->text : NULL)
-           && ngx_http_once_same_value(a->realm, b->realm)
-           && ngx_http_once_same_value(a->key, b->key)
-           && ngx_http_once_same(&a->key_header, &b->key_header);
+           && a->key_space == b->key_space
+           && ngx_http_once_same_text(a->scope ? &a->scope->text : NULL,
+                                      b->scope ? &b->scope->text : NULL)
+           && ngx_http_once_same_text(a->realm, b->realm)
+           && ngx_http_once_same_text(a->key, b->key)
+           && ngx_http_once_same(&a->key_header, &b->key_header)
+           && ngx_http_once_same_pointers(a->key_json, b->key_json);
 }
 
 

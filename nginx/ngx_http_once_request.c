@@ -588,6 +588,7 @@ ngx_http_once_without_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     } else {
         ctx->decision = once__decide_refusal(&ctx->conf->policy, problem);
+        ngx_http_once_note_would(ctx, NULL);
         ngx_http_once_follow(ctx);
     }
 

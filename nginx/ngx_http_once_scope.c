@@ -18,65 +18,6 @@ extern ngx_module_t  ngx_http_auth_basic_module;
 #pragma weak ngx_http_auth_basic_module
 
 
-/* "$name" and "${name}", as nginx itself reads them: what stands after "$" */
-
-static u_char *
-ngx_http_once_scope_name(u_char *p, u_char *last)
-{
-    if (p < last && *p == '{') {
-        while (p < last && *p++ != '}') { /* void */ }
-        return p;
-    }
-
-    while (p < last && (*p == '_' || (*p >= '0' && *p <= '9')
-                        || (*p >= 'A' && *p <= 'Z')
-                        || (*p >= 'a' && *p <= 'z')))
-    {
-        p++;
-    }
-
-    return p;
-}
-
-
-static ngx_int_t
-ngx_http_once_scope_parts(ngx_conf_t *cf, ngx_http_once_scope_t *scope)
-{
-    u_char                    *p, *last;
-    ngx_str_t                  text;
-    ngx_http_complex_value_t  *part;
-
-    if (ngx_array_init(&scope->parts, cf->pool, 2,
-                       sizeof(ngx_http_complex_value_t))
-        != NGX_OK)
-    {
-        return NGX_ERROR;
-    }
-
-    p = scope->text.value.data;
-    last = p + scope->text.value.len;
-
-    while (p < last) {
-
-        if (*p++ != '$') {
-            continue;
-        }
-
-        text.data = p - 1;
-        p = ngx_http_once_scope_name(p, last);
-        text.len = (size_t) (p - text.data);
-
-        part = ngx_array_push(&scope->parts);
-
-        if (part == NULL || ngx_http_once_compile(cf, &text, part) == NULL) {
-            return NGX_ERROR;
-        }
-    }
-
-    return NGX_OK;
-}
-
-
 char *
 ngx_http_once_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
 {
@@ -101,13 +42,11 @@ ngx_http_once_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd, void *conf)
         return NGX_CONF_ERROR;
     }
 
-    if (ngx_http_once_compile(cf, &value[1], &scope->text) == NULL
-        || ngx_http_once_scope_parts(cf, scope) != NGX_OK)
-    {
+    if (ngx_http_once_compile_text(cf, &value[1], &scope->text) == NULL) {
         return NGX_CONF_ERROR;
     }
 
-    if (scope->parts.nelts == 0) {
+    if (scope->text.nvariables == 0) {
         ngx_conf_log_error(NGX_LOG_EMERG, cf, 0,
                            "\"once_scope %V\" is the same for every caller: "
                            "use a variable that names the authenticated "
@@ -160,13 +99,18 @@ ngx_http_once_scope_doubt(ngx_http_once_scope_t *scope, void **loc_conf)
 {
     ngx_str_t                  name;
     ngx_uint_t                 i;
-    ngx_http_complex_value_t  *part;
+    ngx_http_once_part_t      *part;
 
-    part = scope->parts.elts;
+    part = scope->text.parts.elts;
 
-    for (i = 0; i < scope->parts.nelts; i++) {
-        name.data = part[i].value.data + 1;
-        name.len = part[i].value.len - 1;
+    for (i = 0; i < scope->text.parts.nelts; i++) {
+
+        if (!part[i].variable) {
+            continue;
+        }
+
+        name.data = part[i].value.value.data + 1;
+        name.len = part[i].value.value.len - 1;
 
         if (name.len > 2 && name.data[0] == '{') {
             name.data++;
@@ -222,7 +166,7 @@ ngx_http_once_check_scope(ngx_conf_t *cf, void **loc_conf)
         ngx_http_once_log_conf(NGX_LOG_WARN, cf, olcf,
                       "once: \"once_scope %V\" for location \"%V\": %s, so "
                       "that one caller can get another's response",
-                      &olcf->scope->text.value, &clcf->name, doubt);
+                      &olcf->scope->text.written, &clcf->name, doubt);
     }
 
     return NGX_OK;
@@ -235,9 +179,8 @@ ngx_int_t
 ngx_http_once_scope(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
     ngx_str_t *scope)
 {
-    ngx_str_t                  text;
-    ngx_uint_t                 i;
-    ngx_http_complex_value_t  *part;
+    ngx_str_t   *values;
+    ngx_uint_t   empty;
 
     ngx_str_null(scope);
 
@@ -245,18 +188,15 @@ ngx_http_once_scope(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf,
         return NGX_OK;
     }
 
-    part = olcf->scope->parts.elts;
+    values = ngx_http_once_text_values(r, &olcf->scope->text, &empty);
 
-    for (i = 0; i < olcf->scope->parts.nelts; i++) {
-
-        if (ngx_http_complex_value(r, &part[i], &text) != NGX_OK) {
-            return NGX_ERROR;
-        }
-
-        if (text.len == 0) {
-            return NGX_DECLINED;
-        }
+    if (values == NULL) {
+        return NGX_ERROR;
     }
 
-    return ngx_http_complex_value(r, &olcf->scope->text, scope);
+    if (empty) {
+        return NGX_DECLINED;
+    }
+
+    return ngx_http_once_join(r, &olcf->scope->text, values, scope);
 }

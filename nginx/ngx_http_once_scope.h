@@ -10,7 +10,7 @@
 #define _NGX_HTTP_ONCE_SCOPE_H_INCLUDED_
 
 
-#include "ngx_http_once.h"
+#include "ngx_http_once_text.h"
 
 
 char *ngx_http_once_scope_directive(ngx_conf_t *cf, ngx_command_t *cmd,

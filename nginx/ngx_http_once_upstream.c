@@ -83,6 +83,23 @@ ngx_http_once_param_method(ngx_conf_t *cf, ngx_array_t *params,
 }
 
 
+/* of the module that passes on what comes to this location, or NULL */
+
+ngx_http_once_upstream_t *
+ngx_http_once_upstream_of(ngx_http_once_loc_conf_t *olcf)
+{
+    ngx_uint_t  i;
+
+    for (i = 0; olcf->handler && i < NGX_HTTP_ONCE_NUPSTREAMS; i++) {
+        if (olcf->handler == ngx_http_once_upstreams[i].handler) {
+            return &ngx_http_once_upstreams[i];
+        }
+    }
+
+    return NULL;
+}
+
+
 /* when the location has been merged: these modules stand before ours */
 
 ngx_int_t
@@ -447,6 +464,10 @@ ngx_http_once_narrow(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 {
     uc->ignore_client_abort = 1;
 
+#if (nginx_version >= 1027002 && !(angie_version))
+    uc->pass_trailers = 0;      /* they would not be repeated */
+#endif
+
     if (ctx->page) {
         return;
     }
@@ -530,6 +551,58 @@ ngx_http_once_restore(void **loc_conf, ngx_http_once_passing_conf_t *saved)
 
 
 /*
+ * Over HTTP/2 nginx ends a request whose client has left as soon as it goes on
+ * to a page, and the response would be lost.  So it must not see that until the
+ * response begins.  Nothing is sent before that.
+ */
+
+static void
+ngx_http_once_hide_loss(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
+{
+    if (r->connection->error && ctx->state == NGX_HTTP_ONCE_OWNER) {
+        r->connection->error = 0;
+        ctx->client_left = 1;
+    }
+}
+
+
+/* the client has left while a handler without an upstream is at work */
+
+static void
+ngx_http_once_block_reading(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+
+    if (ctx != NULL) {
+        ngx_http_once_hide_loss(r, ctx);
+    }
+
+    ngx_http_block_reading(r);
+}
+
+
+/* the service has answered, and nginx goes on to what shows its answer */
+
+static void
+ngx_http_once_finalize_unshown(ngx_http_request_t *r, ngx_int_t rc)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = ngx_http_once_get_ctx(r);
+    ctx->finalize(r, rc);
+
+    if ((rc == NGX_DECLINED || rc >= NGX_HTTP_SPECIAL_RESPONSE)
+        && ngx_http_once_bytes_sent(ctx) > 0
+        && ngx_http_once_head_whole(r->upstream))
+    {
+        ngx_http_once_hide_loss(r, ctx);
+    }
+}
+
+
+/*
  * Whatever block of the configuration the request is in: its upstream gets a
  * configuration of its own, by which nginx neither repeats the request, nor
  * drops it with its client, nor answers it from a cache.
@@ -576,6 +649,12 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
 
     ctx->handler_rc = (r->upstream == u) ? rc : NGX_OK;
 
+    if (r->upstream == u && rc == NGX_DONE
+        && r->read_event_handler == ngx_http_block_reading)
+    {
+        r->read_event_handler = ngx_http_once_block_reading;
+    }
+
     if (r->upstream != u && r->upstream->conf != NULL
         && r->upstream->conf != ctx->upstream_conf)
     {
@@ -584,6 +663,13 @@ ngx_http_once_content_handler(ngx_http_request_t *r)
 
         ctx->upstream_conf = own;
         r->upstream->conf = own;
+
+        if (r->upstream->finalize_request != NULL
+            && r->upstream->cleanup != NULL)
+        {
+            ctx->finalize = r->upstream->finalize_request;
+            r->upstream->finalize_request = ngx_http_once_finalize_unshown;
+        }
     }
 
     return rc;
@@ -814,7 +900,10 @@ ngx_http_once_watch(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx)
         return;
     }
 
-    ctx->finalize = u->finalize_request;
+    if (u->finalize_request != ngx_http_once_finalize_unshown) {
+        ctx->finalize = u->finalize_request;
+    }
+
     u->finalize_request = ngx_http_once_finalize_upstream;
 
     /* a module of another process may have a context of its own */

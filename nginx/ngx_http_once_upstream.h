@@ -55,6 +55,8 @@ extern ngx_module_t  ngx_http_slice_filter_module;
 extern ngx_http_once_upstream_t  ngx_http_once_upstreams[];
 
 
+ngx_http_once_upstream_t *ngx_http_once_upstream_of(
+    ngx_http_once_loc_conf_t *olcf);
 ngx_int_t ngx_http_once_set_wire(ngx_conf_t *cf,
     ngx_http_once_loc_conf_t *olcf);
 

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <pwd.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -161,6 +162,20 @@ int once__url_take_number(char *url, const char *param, uint64_t least,
     return 1;
 }
 
+int once__url_fail_secret(const char *path, const char *why, once_error *err)
+{
+    char space[4096];
+    struct passwd entry, *found = NULL;
+    uid_t user = geteuid();
+
+    if (getpwuid_r(user, &entry, space, sizeof(space), &found) == 0 &&
+        found != NULL)
+        return once__fail(err, ONCE_EOPEN, "secret file \"%s\" for user %s: %s",
+                          path, found->pw_name, why);
+    return once__fail(err, ONCE_EOPEN, "secret file \"%s\" for user %ld: %s",
+                      path, (long)user, why);
+}
+
 static int read_secret(const char *path, char *out, size_t size,
                        once_error *err)
 {
@@ -168,12 +183,12 @@ static int read_secret(const char *path, char *out, size_t size,
     ssize_t n;
 
     if (fd < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
+        return once__url_fail_secret(path, strerror(errno), err);
     n = read(fd, out, size);
     (void)close(fd);
     if (n <= 0 || (size_t)n == size) {
         explicit_bzero(out, size);
-        return once__fail(err, ONCE_EOPEN, "%s: empty or too long", path);
+        return once__url_fail_secret(path, "it is empty or too long", err);
     }
     out[n] = '\0';
     out[strcspn(out, "\r\n")] = '\0';

@@ -60,7 +60,7 @@ ONCE_CHECK int once__look(once_engine *e, const uint8_t name[ONCE_NAME_SIZE],
  * A request as a client sent it, and as the gateway sees its sender:
  *
  *    scope   the value of once_scope; empty where that is off
- *    realm   of once_realm: the host's name, if nothing is set
+ *    realm   of once_realm: the server's first name, if nothing is set
  *    method, path
  *            where the gateway has once_key_space path, and both empty where it
  *            has realm. The path as it was sent, not decoded; a query does not

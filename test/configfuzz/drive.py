@@ -78,7 +78,7 @@ def upstream_lines():
         out += EACH % {"p": prefix, "ms": READ_TIMEOUT * 1000}
         out += "    %s_cache_path cache/%s keys_zone=cache_%s:2m;\n" % (
             (prefix,) * 3)
-        out += "    %s_cache_key $host$request_uri;\n" % prefix
+        out += "    %s_cache_key $server_name$request_uri;\n" % prefix
         if prefix != "proxy":
             out += "".join("    %s_param %s;\n" % (prefix, p) for p in
                            ("REQUEST_METHOD $request_method",) +
@@ -174,7 +174,7 @@ class Run:
         return text.replace(
             "server {", "server {\n    listen 127.0.0.1:%d;\n"
             "    listen 127.0.0.1:%d http2;\n"
-            "    server_name %s;" % (port, h2, self.id), 1)
+            "    server_name %s also-%s;" % (port, h2, self.id, self.id), 1)
 
     # -- the client
 
@@ -258,7 +258,9 @@ class Run:
             headers.append(("Origin", "http://o.test"))
         if "down" in flags:
             headers.append(("X-Down", self.id))
-        request = http2.Request(method, path, self.id, headers, body)
+        # Both names of the server are one realm.
+        host = "also-" * (len(self.answers) % 2) + self.id
+        request = http2.Request(method, path, host, headers, body)
         kind = http2.Http2 if "h2" in flags else http2.Http1
         self.log.fresh.clear()
         client = await kind.connect(ports["h2" in flags])

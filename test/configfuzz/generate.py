@@ -241,7 +241,8 @@ class Maker:
         if self.inherit and d.chance(0.6):
             return []
         out = ["once s;", d.choice(["once_scope off;",
-                                    "once_scope $host;"])]
+                                    "once_scope $server_name;",
+                                    "once_scope $server_name$scheme;"])]
         for chance, line in (
                 (0.15, "once_two_phase on;"),
                 (0.15, "once_in_flight wait=3s;"),
@@ -618,8 +619,8 @@ class Maker:
             for i, line in enumerate(lines):
                 if isinstance(line, list):
                     change(line[1])
-                elif line == "once_scope off;":
-                    lines[i] = "once_scope $host;"
+                elif line.startswith("once_scope "):
+                    lines[i] = "once_scope $server_name;"
                 elif line == "once_in_flight wait=3s;" and accepts:
                     lines[i] = "once_in_flight wait=3s accept=/status;"
 
@@ -630,7 +631,7 @@ class Maker:
             server.insert(0, "once_in_flight accept=/status;")
         server.append(["location = /status", [
             "once_lookup s%s;" % d.choice(["", " wait=1s"]),
-            "once_scope $host;"]])
+            "once_scope $server_name;"]])
         for key in sorted({x.split()[1] for x in case.plan} - {"-"}):
             for _ in range(d.randint(1, 2)):
                 case.plan.insert(d.randint(0, len(case.plan)), "LOOK " + key)
@@ -665,4 +666,7 @@ def make(seed):
                           (0.1, maker.put_keys_in_bodies)):
         if d.chance(share):
             change(case, d)
+    if "once_probe /asked;" in case.config() and \
+            "location = /asked " not in case.config():
+        case.conf[-1][1].append(maker.location("/asked"))  # of a later change
     return case

@@ -554,7 +554,7 @@ http {
         listen 127.0.0.1:%(port)d %(listen)s;
         listen 127.0.0.1:%(h2)d %(h2_listen)s %(listen)s;
         %(h2_on)s
-        server_name _;
+        %(name)s
         location /open/ { proxy_pass http://origin; }
         %(server)s
     }
@@ -629,6 +629,8 @@ class Gateway:
             # Later versions keep connections where nothing else is said, and
             # a script of the upstream ends with its connection.
             alone="keepalive 0;" if nginx_version() >= (1, 29, 7) else "",
+            name="" if "server_name" in self.texts["server"]
+            else "server_name _;",  # the realm is the client's Host
             load="load_module %s;" % MODULE, workers=self.workers,
             origin=self.origin, port=self.port, h2=self.h2, listen=listen,
             level=self.level)

@@ -7,9 +7,12 @@ thing and the limit, before anything could be claimed.
 import os
 import pathlib
 import re
+import socket
 import sqlite3
+import struct
 import subprocess
 import tempfile
+import threading
 
 import pytest
 
@@ -126,6 +129,13 @@ def test_a_scope_that_is_the_same_for_every_caller(tmp_path, scope):
     refused(tmp_path, guarded("/pay/", scope=scope), "once_scope")
 
 
+@pytest.mark.nginx_only("variables of nginx")
+@pytest.mark.parametrize("text", ["once_key fixed;", 'once_key "";',
+                                  'once_realm "";'])
+def test_a_key_that_is_the_same_for_every_request(tmp_path, text):
+    refused(tmp_path, guarded("/pay/", text), text.split()[0])
+
+
 def scope_warnings(tmp_path, scope, more="", server=""):
     code, said = check(tmp_path, server + guarded("/pay/", more, scope=scope))
     assert code == 0, said
@@ -156,6 +166,74 @@ def test_a_scope_that_the_client_chooses_is_warned_of(tmp_path, scope, more):
 def test_a_scope_behind_authentication_is_not_warned_of(
         tmp_path, scope, more, server):
     assert not scope_warnings(tmp_path, scope, more, server)
+
+
+def realm_warnings(tmp_path, server, **more):
+    code, said = check(tmp_path, server, **more)
+    assert code == 0, said
+    return [line for line in said.splitlines()
+            if "[warn]" in line and "once_realm" in line]
+
+
+ANY_NAME = ["*.shop.test", "shop.test .pay.test", "www.shop.*", "~shop", '""',
+            "_", "$hostname"]
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("names", ANY_NAME)
+def test_a_realm_that_the_client_chooses_is_warned_of(tmp_path, names):
+    text = "server_name %s;" % names + guarded("/pay/") + guarded("/b/")
+    (said,) = realm_warnings(tmp_path, text)
+    assert "/pay/" in said and "nginx.conf" in said
+
+
+@pytest.mark.nginx_only("names of servers")
+def test_a_lookup_whose_realm_the_client_chooses_is_warned_of(tmp_path):
+    (said,) = realm_warnings(tmp_path, LOOKUP % (
+        "once_lookup main;", "once_scope $http_x_who;"))
+    assert "/status" in said
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("text", [
+    "server_name shop.test; once main; once_scope off;" + guarded("/pay/"),
+    "server_name shop.test pay.test \"\";" + guarded("/pay/"),
+    "once_realm shop;" + guarded("/pay/"),
+    "once_realm $host;" + guarded("/pay/"),
+    guarded("/pay/", "once_realm shop;"), "location / { root /tmp; }"])
+def test_a_realm_of_the_operator_is_not_warned_of(tmp_path, text):
+    assert not realm_warnings(tmp_path, text)
+
+
+def two(more_a="", more_b="", target="http://UPSTREAM1", **other):
+    """Two guarded locations of one server and one scope."""
+    scope = {"scope": "$http_x_who"}
+    return "server_name shop.test;" + \
+        guarded("/a/", more_a, **scope, target="http://UPSTREAM0/x") + \
+        guarded("/b/", more_b, **{**scope, **other}, target=target)
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("text", [
+    two(), two(more_a="once_realm shop.test;"), "once_realm shop;" + two(),
+    two().replace("server_name shop.test", "once_realm $host")])
+def test_two_services_that_share_their_keys_are_warned_of(tmp_path, text):
+    (said,) = realm_warnings(tmp_path, text, upstreams=2)
+    assert "/a/" in said and "/b/" in said and "422" in said
+
+
+OWN_REALMS = ("once_realm one;", "once_realm two;")
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("text", [
+    two(target="http://UPSTREAM0/y"), two(*OWN_REALMS),
+    two("once_realm one;", "once_realm one;"),
+    two(scope="$http_x_other"), two("once_methods PUT;"),
+    two(target="http://$host"), "once_key_space path;" + two(),
+    two().replace("/b/", "@b"), two("internal;")])
+def test_services_with_keys_of_their_own_are_not_warned_of(tmp_path, text):
+    assert not realm_warnings(tmp_path, text, upstreams=2)
 
 
 BAD = {
@@ -300,7 +378,7 @@ def test_a_lookup_is_accepted(tmp_path, wait):
                        guarded("/pay/", "once_in_flight accept=/status;"
                                "once_key_space realm;",
                                scope="$http_x_who") +
-                       guarded("/two/", "once_in_flight wait=2s accept=/a/b;"
+                       guarded("/two/", "once_in_flight wait=2s accept=/status;"
                                "once_key_space realm;",
                                scope="$http_x_who"))
     assert code == 0, said
@@ -318,6 +396,15 @@ def test_a_lookup_is_accepted(tmp_path, wait):
      ["once_lookup", "duplicate"])])
 def test_a_lookup_out_of_range(tmp_path, what, scope, words):
     refused(tmp_path, LOOKUP % (what, scope), *words)
+
+
+@pytest.mark.nginx_only("locations are nginx's")
+@pytest.mark.parametrize("path", ["/statu", "/none", "/pay/x"])
+def test_an_accept_that_leads_to_no_lookup_is_refused(tmp_path, path):
+    refused(tmp_path, LOOKUP % ("once_lookup main;",
+                                "once_scope $http_x_who;") +
+            guarded("/pay/", "once_in_flight accept=%s;" % path,
+                    scope="$http_x_who"), "accept=%s" % path, "once_lookup")
 
 
 @pytest.mark.nginx_only("content handlers of nginx")
@@ -496,6 +583,75 @@ def test_an_unprivileged_nginx_accepts_what_it_may_use(tmp_path, unprivileged):
     assert code == 0, said
 
 
+SECRETS = {
+    "passfile": "postgres://ann@127.0.0.1:1/db?passfile=%s",
+    "password_file": "mysql://ann@127.0.0.1:1/db?password_file=%s",
+    "password_file_of_redis": "redis://127.0.0.1:1/?password_file=%s"}
+
+
+@pytest.fixture(name="secret")
+def a_secret_file(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("*:*:*:*:%s\n" % MARK)
+    path.chmod(0o600)
+    yield path
+    path.unlink()
+
+
+@pytest.mark.parametrize("url", SECRETS.values(), ids=SECRETS.keys())
+def test_a_password_file_that_is_not_there(tmp_path, url):
+    path = tmp_path / "secret"
+    with_store(tmp_path, url % path, "%s.*root.*No such file" % path)
+
+
+@pytest.mark.parametrize("url", SECRETS.values(), ids=SECRETS.keys())
+def test_a_password_file_that_the_user_may_not_read(
+        tmp_path, unprivileged, url, secret):
+    code, said = unprivileged(tmp_path, guarded("/pay/"), url % secret)
+    assert code != 0 and "unknown directive" not in said, said
+    assert re.search("%s.*nobody.*Permission denied" % secret, said), said
+    assert MARK not in said
+
+
+def test_a_password_file_that_libpq_passes_over(tmp_path, secret):
+    secret.chmod(0o640)
+    said = with_store(tmp_path, SECRETS["passfile"] % secret,
+                      "%s.*chmod 600" % secret)
+    assert MARK not in said
+
+
+def ask_for_a_password(sock):
+    """A PostgreSQL server that lets nobody in without one."""
+    with sock:
+        while True:
+            try:
+                conn, _ = sock.accept()
+            except OSError:
+                return
+            with conn:
+                size, code = struct.unpack("!ii", conn.recv(8))
+                if code == 80877103:            # "do you speak TLS?"
+                    conn.sendall(b"N")
+                    size, code = struct.unpack("!ii", conn.recv(8))
+                conn.recv(size - 8)
+                conn.sendall(b"R" + struct.pack("!ii", 8, 3))
+                conn.recv(1)                    # libpq hangs up
+
+
+def test_a_password_file_without_a_line_for_the_server(tmp_path, secret):
+    secret.write_text("other.test:*:*:*:%s\n" % MARK)
+    sock = socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=ask_for_a_password, args=(sock,),
+                     daemon=True).start()
+    url = "postgres://ann@127.0.0.1:%d/db?passfile=%s" % (
+        sock.getsockname()[1], secret)
+    try:
+        said = with_store(tmp_path, url, "password", "passfile=")
+        assert MARK not in said
+    finally:
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 def test_a_store_that_nobody_has_defined(tmp_path):
     refused(tmp_path, guarded("/pay/", once="nosuch"), "nosuch")
 
@@ -522,6 +678,54 @@ def test_nginx_t_creates_nothing(tmp_path):
     assert code == 0, said
     names = sorted(p.name for p in tmp_path.iterdir())
     assert set(names) <= {"first", "nginx", "store.db", "store.db-wal", "store.db-shm"}
+
+
+# ---- Where there is no store ----------------------------------------------
+
+
+@pytest.fixture(name="without_stores")
+def stores_are_not_looked_at(monkeypatch):
+    monkeypatch.setenv("ONCE_CHECK", "off")
+
+
+STORELESS = pytest.mark.nginx_only("what nginx -t looks at")
+
+
+@STORELESS
+@pytest.mark.parametrize("url", [
+    "sqlite:/nonexistent/once/x.db", "journal:/nonexistent/once",
+    "postgres://ann@127.0.0.1:1/db?passfile=/nonexistent"])
+def test_a_test_without_the_store(tmp_path, url, without_stores):
+    code, said = check(tmp_path, guarded("/pay/"), store=url, init=False)
+    assert code == 0 and "test is successful" in said, said
+    (line,) = [x for x in said.splitlines() if "ONCE_CHECK" in x]
+    assert "[warn]" in line and "nonexistent" in line and "main" in line, said
+
+
+@STORELESS
+@pytest.mark.parametrize("server, words, more", [
+    (guarded("/pay/"), ["unknown scheme"], {"store": "paper:/tmp/x"}),
+    (guarded("/pay/"), ["worker"], {"store": "memory", "workers": 2}),
+    (guarded("/pay/", "once_lease 0;"), ["once_lease"], {}),
+    (guarded("/pay/", once="nosuch"), ["nosuch"], {})])
+def test_a_test_without_the_store_refuses_all_else(
+        tmp_path, server, words, more, without_stores):
+    refused(tmp_path, server, *words, init="store" not in more, **more)
+
+
+@STORELESS
+def test_no_other_value_turns_the_stores_off(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONCE_CHECK", "no")
+    refused(tmp_path, guarded("/pay/"), "ONCE_CHECK", '"off" only')
+
+
+@STORELESS
+def test_nginx_does_not_start_without_its_store(make, without_stores):
+    site = make(guarded("/pay/"), start=False,
+                store="sqlite:/nonexistent/once/x.db", init=False,
+                allow=["nonexistent"])
+    with pytest.raises(AssertionError, match="nonexistent"):
+        site.start()
 
 
 # ---- Locations -----------------------------------------------------------

@@ -21,6 +21,8 @@ SERVER = (
     guarded("/once/", DRY + "once_repeat refuse;") +
     guarded("/key/", DRY + "once_key_required on;") +
     guarded("/timed/", DRY + "once_key_time uuid7;") +
+    guarded("/json/", DRY + "once_key_json /id; client_max_body_size 1m;") +
+    guarded("/needed/", DRY + "once_key_json /id; once_key_required on;") +
     guarded("/small/", DRY + "once_max_response 1k;") +
     guarded("/pay/"))
 
@@ -140,6 +142,29 @@ def test_what_has_no_first_request_has_no_time(site, prefix, key):
     is_passed_on(c.post(key=key), b"one\n")
     assert told(c, 1) == [("refuse", "-")]
     assert c.executions == 1
+
+
+BODIES = {
+    "a_blank": b'{"id": "a b"}', "no_text": b'{"id": [1]}', "empty": b'{"id": ""}',
+    "cut": b'{"id": "a"', "twice": b'{"id": "a", "id": "a"}', "none": b"",
+    "too_large": b'{"id": "a", "more": "%s"}' % (b"x" * 70000)}
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_key_in_the_body_that_would_be_refused(site, body):
+    c = site.case("/json/", Answer(201, b"one\n"))
+    is_passed_on(c.post(body=body), b"one\n")
+    assert told(c, 1) == [("refuse", "-")]
+    assert c.executions == 1
+
+
+def test_no_key_in_a_body_that_needs_one(site):
+    c = site.case("/needed/", Answer(201, b"one\n"))
+    is_passed_on(c.post(body=b'{"name": "a"}'), b"one\n")
+    assert told(c, 1) == [("refuse", "-")]
+    c = site.case("/json/", Answer(201, b"one\n"))
+    is_passed_on(c.post(body=b'{"name": "a"}'), b"one\n")
+    assert told(c, 1) == [("-", "-")]
 
 
 def test_outside_of_a_dry_run_nothing_is_said(site):

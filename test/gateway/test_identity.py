@@ -60,6 +60,84 @@ def test_each_part_of_a_scope_has_to_be_known(make, scope):
     is_replay(c.post(headers=tenant("a") + user), first)
 
 
+def parts(one, two):
+    """Two values that are given as two headers."""
+    return [("X-Tenant", MARK + one), ("X-User", two)]
+
+
+TWO_VALUES = "$http_x_tenant$http_x_user"
+
+
+@pytest.mark.nginx_only("several variables in one text")
+@pytest.mark.parametrize("scope", [
+    TWO_VALUES, "${http_x_tenant}-$http_x_user", "$http_x_tenant,$http_x_user"])
+def test_two_splits_of_a_text_are_two_scopes(make, scope):
+    site = make(guarded("/pay/", scope='"%s"' % scope))
+    c = site.case("/pay/", Answer(201, b"one\n"), Answer(201, b"two\n"))
+    between = scope.replace("${http_x_tenant}", "").replace(
+        "$http_x_tenant", "").replace("$http_x_user", "")
+    one, two = parts("a" + between + "b", "c"), parts("a", "b" + between + "c")
+    first = is_new(c.post(headers=one), body=b"one\n")
+    is_new(c.post(headers=two), body=b"two\n")
+    is_replay(c.post(headers=one), first)
+    assert c.executions == 2
+
+
+@pytest.mark.nginx_only("several variables in one text")
+def test_two_splits_of_a_text_are_two_realms(make):
+    site = make(guarded("/pay/", "once_realm $http_x_one$http_x_two;"))
+    c = site.case("/pay/", Answer(201, b"one\n"), Answer(201, b"two\n"))
+    ab_c = [("X-One", "ab"), ("X-Two", "c")]
+    first = is_new(c.post(headers=ab_c), body=b"one\n")
+    is_new(c.post(headers=[("X-One", "a"), ("X-Two", "bc")]), body=b"two\n")
+    is_replay(c.post(headers=ab_c), first)
+    assert c.executions == 2
+
+
+@pytest.mark.nginx_only("several variables in one text")
+def test_two_splits_of_a_text_are_two_fingerprints(make):
+    site = make(guarded("/pay/", "once_fingerprint %s;" % TWO_VALUES))
+    c = site.case("/pay/")
+    first = is_new(c.post(headers=parts("ab", "c")))
+    is_problem(c.post(headers=parts("a", "bc")), "key-reused")
+    is_replay(c.post(headers=parts("ab", "c")), first)
+    assert c.executions == 1
+
+
+@pytest.mark.nginx_only("several variables in one text")
+def test_two_splits_of_a_text_are_two_keys(make):
+    site = make(guarded("/pay/", "once_key %s;" % TWO_VALUES))
+    c = site.case("/pay/", Answer(201, b"one\n"), Answer(201, b"two\n"))
+    first = is_new(c.post(headers=parts("ab", "c")), body=b"one\n")
+    is_new(c.post(headers=parts("a", "bc")), body=b"two\n")
+    is_replay(c.post(headers=parts("ab", '"c"')), first)
+    assert c.executions == 2
+
+
+@pytest.mark.nginx_only("several variables in one text")
+@pytest.mark.parametrize("key", ['"order-$http_x_key"', "$http_x_key-line"])
+def test_a_key_whose_variable_is_empty_is_no_key(make, key):
+    site = make(guarded("/pay/", "once_key %s; once_key_required on;" % key))
+    c = site.case("/pay/")
+    is_problem(c.post(), "key-missing")
+    is_new(c.post(headers=[("X-Key", MARK + "k")]))
+    assert c.executions == 1
+
+
+@pytest.mark.nginx_only("several variables in one text")
+def test_one_part_of_a_key_alone_is_refused(make):
+    site = make(guarded("/pay/", "once_key $http_x_batch-$http_x_line;"))
+    c = site.case("/pay/")
+    batch, line = ("X-Batch", MARK + "b"), ("X-Line", "1")
+    for headers in ([batch], [line], [batch, ("X-Line", "1,2")],
+                    [("X-Batch", MARK + "b" * 250), line]):
+        is_problem(c.post(headers=headers), "key-invalid")
+    assert c.executions == 0
+    first = is_new(c.post(headers=[batch, line]))
+    is_replay(c.post(headers=[line, batch]), first)
+    assert c.post(key="unread").once is None      # no key at all
+
+
 def test_two_scopes_have_nothing_in_common(site):
     c = site.case("/tenant/", Answer(201, b"for a\n"), Answer(201, b"for b\n"))
     a = is_new(c.post(headers=tenant("a")), body=b"for a\n")
@@ -158,6 +236,39 @@ def test_another_host_is_another_record(site):
     first = is_new(c.post(host="a.test"))
     is_new(c.post(host="b.test"))
     is_replay(c.post(host="a.test"), first)
+    assert c.executions == 2
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("names", ["a.test b.test", '"" A.test b.test'])
+def test_the_names_of_a_server_are_one_realm(make, names):
+    site = make("server_name %s;" % names + guarded("/pay/"))
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    for host in ("b.test", "a.test:8080", "A.TEST", "foreign.test"):
+        is_replay(c.post(host=host), first)
+    assert c.executions == 1
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("names", [
+    "a.test *.b.test", ".a.test", "www.a.*", "~^(.+)[.]test$", '""', "_",
+    "$hostname a.test", "a.test _"])
+def test_a_server_of_any_name_has_the_realms_of_its_hosts(make, names):
+    site = make("server_name %s;" % names + guarded("/pay/"))
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    is_new(c.post(host="b.test"))
+    is_replay(c.post(host="a.test"), first)
+    assert c.executions == 2
+
+
+@pytest.mark.nginx_only("names of servers")
+def test_the_host_by_name_is_no_default(make):
+    site = make("server_name a.test; once_realm $host;" + guarded("/pay/"))
+    c = site.case("/pay/")
+    is_new(c.post(host="a.test"))
+    is_new(c.post(host="b.test"))
     assert c.executions == 2
 
 
@@ -315,6 +426,32 @@ def test_the_request_is_otherwise_proxied_as_it_came(site):
 ONCE = gateway.BUILD / "once"
 
 
+def shown(tmp_path, site, key, realm, scope=None, more=()):
+    (tmp_path / "key").write_text(key)
+    (tmp_path / "scope").write_text(scope or "")
+    who = ["--scope-file", tmp_path / "scope"] if scope else ["--no-scope"]
+    done = subprocess.run(
+        [ONCE, "--store", site.url("sqlite"), "show", "--request",
+         "--realm", realm, "--key-file", tmp_path / "key", *who, *more,
+         "--json"],
+        capture_output=True, timeout=60, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.nginx_only("several variables in one text")
+def test_an_operator_finds_a_record_of_several_parts(make, tmp_path):
+    site = make(guarded("/pay/", "once_key $http_x_batch-$http_x_line;",
+                        scope="$http_x_tenant:$http_x_user"), store="sqlite")
+    c = site.case("/pay/")
+    tenant_text = MARK + "t"
+    is_new(c.post(headers=parts("t", "bo") + [("X-Batch", MARK + "7"),
+                                              ("X-Line", "12")]))
+    it = shown(tmp_path, site, '"%d:%s7,1:-,2:12,"\n' % (len(MARK) + 1, MARK),
+               "shop.test",
+               "%d:%s,1::,2:bo," % (len(tenant_text), tenant_text))
+    assert it["state"] == "completed" and it["attempt"] == 1
+
+
 @pytest.mark.nginx_only("the program `once` opens the gateway's store")
 @pytest.mark.parametrize("prefix, scope, realm", [
     ("/pay/", None, "shop.test"),
@@ -326,14 +463,7 @@ def test_an_operator_finds_a_record_by_its_request(
     site = make(SERVER, store="sqlite")
     c = site.case(prefix)
     is_new(c.post(query="a=1", headers=tenant("a") if scope else []))
-    (tmp_path / "key").write_text(f'"{c.key}"\n')
-    (tmp_path / "scope").write_text(scope or "")
-    who = ["--scope-file", tmp_path / "scope"] if scope else ["--no-scope"]
-    if prefix == "/pathed/":
-        who += ["--method", "POST", "--path", c.path + "?b=2"]
-    done = subprocess.run(
-        [ONCE, "--store", site.url("sqlite"), "show", "--request",
-         "--realm", realm, "--key-file", tmp_path / "key", *who, "--json"],
-        capture_output=True, timeout=60, check=True)
-    shown = json.loads(done.stdout)
-    assert shown["state"] == "completed" and shown["attempt"] == 1
+    more = ["--method", "POST", "--path", c.path + "?b=2"] \
+        if prefix == "/pathed/" else []
+    it = shown(tmp_path, site, f'"{c.key}"\n', realm, scope, more)
+    assert it["state"] == "completed" and it["attempt"] == 1

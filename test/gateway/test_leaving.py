@@ -11,8 +11,9 @@ import subprocess
 
 import pytest
 
-from gateway import (PATIENCE, Answer, Hold, Locked, Raw, curl_h2_args,
-                     eventually, guarded, is_new, is_problem, settles)
+from gateway import (NGINX_MODULES, PATIENCE, Answer, Hold, Locked, Raw,
+                     curl_h2_args, eventually, guarded, is_new, is_problem,
+                     nginx_version, settles)
 
 SECOND = Answer(201, b"a second execution\n")
 LARGE = b"large " * 20000
@@ -151,4 +152,146 @@ def test_a_client_that_leaves_while_a_page_is_fetched_loses_no_outcome(
     # The page, or that there is none; never that nothing is known.
     r = eventually(told)
     assert r.code() == "response-unavailable" or r.replayed, r
+    assert c.executions == 1
+
+
+# ---- Gone before its answer is shown ---------------------------------------
+
+# What the service says, how the location shows it, and what is recorded.
+TO = [("X-Accel-Redirect", "/shown/x")]
+GONE = {
+    "plain": ("", Answer(201), 201),
+    "page": ("proxy_intercept_errors on; error_page 402 /shown/x;",
+             Answer(402, b"no\n"), 402),
+    "page_with_a_status": (
+        "proxy_intercept_errors on; error_page 402 =200 /shown/x;",
+        Answer(402, b"no\n"), 200),
+    "page_of_a_file": ("proxy_intercept_errors on; error_page 402 /file/x;",
+                       Answer(402, b"no\n"), 402),
+    "page_that_is_not_there": (
+        "proxy_intercept_errors on; error_page 402 /file/none;",
+        Answer(402, b"no\n"), 404),
+    "page_elsewhere": (
+        "proxy_intercept_errors on; error_page 402 http://else.test/;",
+        Answer(402, b"no\n"), 302),
+    "page_made_here": ("proxy_intercept_errors on; error_page 402 /made;",
+                       Answer(402, b"no\n"), 402),
+    "page_refused": ("proxy_intercept_errors on; error_page 402 @shown;",
+                     Answer(402, b"no\n"), 402),
+    "page_that_fails": (
+        "proxy_intercept_errors on; error_page 402 /fails/x;",
+        Answer(402, b"no\n"), 502),
+    "target": ("", Answer(201, b"", TO), 200),
+    "target_of_a_file": (
+        "", Answer(201, b"", [("X-Accel-Redirect", "/file/x")]), 200),
+    "target_that_is_not_there": (
+        "", Answer(201, b"", [("X-Accel-Redirect", "/file/none")]), 404),
+    "named": ("", Answer(201, b"", [("X-Accel-Redirect", "@shown")]), 200),
+}
+
+
+def http2(site, c):
+    """A client of one request, which curl sends over HTTP/2."""
+    # pylint: disable=consider-using-with
+    client = subprocess.Popen(
+        curl_h2_args(site.gateway.h2, c.path,
+                     headers=[("Idempotency-Key", c.key)]),
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    client.stdin.write(b"{}")
+    client.stdin.close()
+    return client
+
+
+@pytest.mark.nginx_only("pages and HTTP/2")
+@pytest.mark.parametrize("name", GONE)
+@pytest.mark.parametrize("h2", [False, True], ids=["h1", "h2"])
+@pytest.mark.parametrize("more", ["", "once_two_phase on;",
+                                  "proxy_buffering off;"],
+                         ids=["", "two_phase", "unbuffered"])
+def test_a_client_that_is_gone_before_its_answer_is_shown_loses_nothing(
+        make, monkeypatch, name, h2, more):
+    monkeypatch.setenv("MALLOC_PERTURB_", "170")
+    shows, answer, status = GONE[name]
+    site = make(guarded("/pay/", more + shows) + """
+        location /shown/ { proxy_pass http://UPSTREAM1; }
+        location @shown { proxy_pass http://UPSTREAM1; }
+        location /file/ { alias FOLDER/; }
+        location /fails/ { proxy_pass http://UPSTREAM2; }
+        location = /made { return 402 "made here\n"; }
+        """, upstreams=3, listen=False, workers=1)
+    (site.folder / "x").write_text("a file\n")
+    site.upstreams[1]._script = lambda request: Answer(200, b"page\n")
+    hold = Hold(answer)
+    c = site.case("/pay/", hold, SECOND)
+    client = http2(site, c) if h2 else c.start(body=b"{}")
+    hold.wait()
+    if h2:
+        client.kill()
+        client.wait(PATIENCE)
+    else:
+        reset(client)
+    site.turn()
+    hold.go.set()
+
+    def told():
+        r = c.post(body=b"{}")
+        return r if r.code() != "in-flight" else None
+
+    r = eventually(told)
+    assert r.replayed and r.status == status, r
+    assert c.executions == 1
+    eventually(lambda: live(site) == 0)
+
+
+LUA = """
+    location /pay/ {
+        once main;
+        once_scope off;
+        content_by_lua_block {
+            local host, port = string.match("UPSTREAM0", "(.+):(%%d+)")
+            local s = ngx.socket.tcp()
+            s:connect(host, tonumber(port))
+            s:send("GET /asked/" .. string.match(ngx.var.uri, "c%%d+") ..
+                   " HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
+            s:receive("*l")
+            %s
+        }
+    }
+    location /shown/ { proxy_pass http://origin; }
+    """
+MODULES = pathlib.Path(NGINX_MODULES)
+SAYS = {"exit": ("ngx.exit(402)", 402), "page": ("ngx.say('yes')", 200),
+        "status": ("ngx.status = 402 ngx.say('no')", 402),
+        "nothing": ("ngx.exit(ngx.HTTP_OK)", 200),
+        "redirect": ("ngx.redirect('/else')", 302)}
+
+
+@pytest.mark.nginx_only("handlers of other modules")
+@pytest.mark.skipif(not (MODULES / "ngx_http_lua_module.so").exists() or
+                    nginx_version() >= (1, 23), reason="nginx with Lua")
+@pytest.mark.parametrize("says, status", SAYS.values(), ids=SAYS.keys())
+@pytest.mark.parametrize("h2", [False, True], ids=["h1", "h2"])
+def test_a_client_that_leaves_a_handler_in_lua_loses_nothing(
+        make, says, status, h2):
+    site = make(LUA % says, workers=1, main="".join(
+        "load_module %s/%s.so;\n" % (MODULES, name) for name in
+        ("ndk_http_module", "ngx_http_lua_module")), allow=["lua", "resty"])
+    hold = Hold(Answer(200, b"asked"))
+    c = site.case("/pay/", hold)
+    client = http2(site, c) if h2 else c.start(body=b"{}")
+    hold.wait()
+    if h2:
+        client.kill()
+        client.wait(PATIENCE)
+    else:
+        reset(client)
+    site.turn()
+    hold.go.set()
+
+    def told():
+        r = c.post(body=b"{}")
+        return r if r.code() != "in-flight" else None
+
+    r = eventually(told)
+    assert r.replayed and r.status == status, r
     assert c.executions == 1

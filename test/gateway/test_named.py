@@ -5,11 +5,12 @@ and no worker does.
 """
 
 import os
+import re
 
 import pytest
 
 from gateway import MARK, Answer, Site, guarded, is_new, is_replay
-from test_config import refused
+from test_config import check, refused
 
 pytestmark = pytest.mark.nginx_only("reads the file with its configuration")
 
@@ -36,6 +37,14 @@ def test_a_store_by_its_name(tmp_path, names):
         assert site.db.exists()
     finally:
         site.close()
+
+
+def test_a_name_without_a_file_in_a_test(tmp_path, names, monkeypatch):
+    monkeypatch.setenv("ONCE_CHECK", "off")
+    code, said = check(tmp_path, guarded("/pay/"), store="name:pay",
+                       init=False)
+    assert code == 0, said
+    assert len(re.findall(r"\[warn\].*stores.d/pay.*ONCE_CHECK", said)) == 1
 
 
 @pytest.mark.parametrize("text, words", [

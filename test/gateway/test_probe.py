@@ -16,6 +16,7 @@ import gateway
 from gateway import (Answer, Hold, Raw, Reset, Silent, eventually, is_new,
                      is_problem, is_replay, settles)
 from probes import PATH, Ledger, known, lose, probing, resolved, silent_about
+from test_config import check, refused
 
 import servers  # in test/lib, whose path gateway.py has set
 
@@ -333,27 +334,57 @@ def test_over_http2_and_never_from_a_cache(make):
         "once: outcome known by a probe: record ") == 2
 
 
+def with_target(target):
+    """The guarded location, and this one in the place of the probe's."""
+    return probing("once_lease 1s;").split("location = ")[0] + \
+        target.replace("PATH", PATH)
+
+
 @pytest.mark.nginx_only("locations are nginx's")
 @pytest.mark.parametrize("wrong", [
-    "location = %s { once off; proxy_pass http://origin; }",
-    "location = %s { internal; once main; once_scope off; "
-    "proxy_pass http://origin; }",
-    "location = %s { internal; once off; return 200 x; }",
-    "location = %s { internal; once off; }",
     # There the method is the main request's: it would be executed.
-    "location = %s { internal; once off; fastcgi_pass UPSTREAM0; }",
-    "location = %s { internal; once off; proxy_pass http://origin; "
-    "proxy_method $request_method; }"],
-    ids=["open", "guarded", "page", "files", "fastcgi", "method"])
+    "location = PATH { internal; once off; proxy_pass http://origin; "
+    "if ($request_method) { fastcgi_pass UPSTREAM0; } }",
+    "location = PATH { internal; once off; proxy_pass http://origin; "
+    "proxy_method $request_method; }"], ids=["fastcgi", "method"])
 def test_nothing_is_asked_through_a_location_that_is_no_such(make, wrong):
-    site = make(probing("once_lease 1s;").split("location = ")[0] +
-                wrong % PATH, workers=1, allow=["once_probe"])
+    site = make(with_target(wrong), workers=1, allow=["once_probe"])
     ledger = Ledger(site)
     c = lose(site)
     settles(c, "outcome-unknown")
     assert ledger.asked == 0 and c.executions == 1
-    said = site.gateway.log("error.log")
-    assert "nothing was asked" in said or "return" in wrong
+    assert "nothing was asked" in site.gateway.log("error.log")
+
+
+RIGHT = "{ internal; proxy_pass http://origin; }"
+
+
+@pytest.mark.nginx_only("locations are nginx's")
+@pytest.mark.parametrize("wrong", [
+    "", "location = PATH { once off; proxy_pass http://origin; }",
+    "location = PATH { internal; once main; once_scope off; "
+    "proxy_pass http://origin; }",
+    "location = PATH { internal; once off; return 200 x; }",
+    "location = PATH { internal; once off; }",
+    "location = PATH { internal; once off; fastcgi_pass UPSTREAM0; }",
+    "location = PATH/more " + RIGHT, "location ~ ^/as " + RIGHT +
+    " location PATH/ { root /tmp; } location ^~ PATH { root /tmp; }",
+    "location / " + RIGHT + " location PATH { location ~ . { root /tmp; } }",
+    "location @ask " + RIGHT])
+def test_a_probe_that_leads_nowhere_is_refused(tmp_path, wrong):
+    refused(tmp_path, with_target(wrong), "once_probe %s" % PATH, "internal")
+
+
+@pytest.mark.nginx_only("locations are nginx's")
+@pytest.mark.parametrize("right", [
+    "location = PATH " + RIGHT, "location / " + RIGHT, "location ~ ^/as " + RIGHT,
+    "location ~* ^/AS " + RIGHT + " location PATH { root /tmp; }",
+    "location / { root /tmp; location ~ . " + RIGHT + " }",
+    "location /a { root /tmp; location PATH " + RIGHT + " } "
+    "location = /a { root /tmp; } location /b { root /tmp; }"])
+def test_a_probe_is_looked_up_as_nginx_does(tmp_path, right):
+    code, said = check(tmp_path, with_target(right))
+    assert code == 0, said
 
 
 def two_gateways(make, url):

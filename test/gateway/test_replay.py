@@ -8,7 +8,8 @@ import gzip
 
 import pytest
 
-from gateway import TARGET, Answer, Raw, guarded, is_new, is_problem, is_replay
+from gateway import (TARGET, Answer, Raw, guarded, is_new, is_problem,
+                     is_replay, nginx_version)
 
 SERVER = (
     guarded("/pay/") +
@@ -291,6 +292,30 @@ def test_no_internal_header_is_doubled(site):
 
 
 # ---- Streams -------------------------------------------------------------
+
+
+TRAILED = Raw(b"HTTP/1.1 201 Made\r\nTransfer-Encoding: chunked\r\n"
+              b"Trailer: X-Sum\r\n\r\n5\r\nmade\n\r\n0\r\n"
+              b"X-Sum: 1\r\n\r\n")
+
+
+@pytest.mark.nginx_only("proxy_pass_trailers")
+@pytest.mark.skipif(nginx_version() < (1, 27, 2),
+                    reason="nginx passes trailers since 1.27.2")
+@pytest.mark.parametrize("more", ["", "once_max_response 2;",
+                                  "proxy_buffering off;"],
+                         ids=["kept", "too_large", "stream"])
+def test_trailers_that_nginx_would_pass_are_dropped(make, more):
+    site = make(guarded("/pay/", "proxy_http_version 1.1;"
+                        "proxy_pass_trailers on;" + more))
+    for ask in ("h2", "post"):
+        c = site.case("/pay/", TRAILED)
+        kind = {"headers": [("TE", "trailers")]}
+        first = is_new(getattr(c, ask)(**kind))
+        again = getattr(c, ask)(**kind)
+        assert b"x-sum:" not in (first.raw + first.body).lower()
+        if not more:
+            assert again.replayed and again.body == first.body
 
 
 def test_trailers_are_dropped_by_nginx_and_the_rest_replays(site):

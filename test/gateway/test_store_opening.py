@@ -151,6 +151,31 @@ def test_a_worker_that_still_opens_its_store_can_be_stopped(make, world):
     assert c.executions == 0
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_stands_still_holds_what_is_guarded_for_its_timeout(
+        make, world, kind):
+    server, url = server_of(world, kind)
+    server.start()
+    site = make(guarded("/pay/", "send_timeout 2s; once_lease 2s;"), store=url,
+                workers=1)
+    before = works(site)
+    hold = Hold()
+    owner = site.case("/pay/", hold)
+    with owner.start() as client:
+        hold.wait()
+        server.pause()
+        for _ in range(3):
+            assert site.get().status == 200
+        unavailable(site.case("/pay/"))
+        hold.go.set()
+        # Its answer is there, and nobody can say that it is recorded.
+        is_problem(client.read(), "outcome-unknown", 502)
+        assert site.get().status == 200
+    server.resume()
+    works(site)
+    assert (before.executions, owner.executions) == (1, 1)
+
+
 # ---- nginx -t ------------------------------------------------------------
 
 

@@ -169,7 +169,7 @@ def whole(reader, text):
         given.append('lua_package_path "%s/middleware/lua/?.lua;;";' % pages.ROOT)
     http = "\n".join(given + parts["http"])
     if parts["server"]:
-        http += "\nserver { listen 127.0.0.1:%d;\n%s\n}" % (
+        http += "\nserver { listen 127.0.0.1:%d; server_name a.test;\n%s\n}" % (
             reader.port, "\n".join(parts["server"]))
     if re.search(r"^http\b", main, re.M):
         main = re.sub(r"(?m)^http\s*\{", lambda _: "http {\n" + http, main)
@@ -227,6 +227,8 @@ def with_gateway(reader):
 def database(reader):
     server = postgres(reader)
     reader.env["PGUSER"] = "postgres"
+    secret = pathlib.Path(reader.at("/etc/once/pgpass"))
+    secret.touch(0o600)
     reader.places["db.example"] = "%s:%d" % (server.address, server.port)
 
 

@@ -13,7 +13,7 @@ const ways = {
     request: ['The request that the gateway got', 'Its key, and what stands in ' +
         'the record\u2019s name besides', [
         ['scope', 'Scope: who asked, as once_scope has it'],
-        ['realm', 'Realm: the host, unless once_realm says otherwise'],
+        ['realm', 'Realm: the first server_name, unless once_realm says otherwise'],
         ['method', 'Method, only under once_key_space path'],
         ['path', 'Path, as it was sent, only there, too'],
         ['key', 'Idempotency-Key']]],

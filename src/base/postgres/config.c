@@ -18,9 +18,12 @@
  * a password; a parameter that is not known is named if its name looks like
  * one.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/sqltext.h"
@@ -143,6 +146,25 @@ static int check_words(const struct once__pg_config *c, once_error *err)
                             "primary or any: a standby may show what is old");
 }
 
+/* libpq passes over a password file that it cannot or will not read, and then
+ * the server's refusal is all that is seen. */
+static int check_passfile(const struct once__pg_config *c, once_error *err)
+{
+    const char *path = value(c, "passfile");
+    struct stat st;
+
+    if (path == NULL)
+        return ONCE_OK;
+    if (stat(path, &st) != 0 || access(path, R_OK) != 0)
+        return once__url_fail_secret(path, strerror(errno), err);
+    if (!S_ISREG(st.st_mode))
+        return once__url_fail_secret(path, "it is not a plain file", err);
+    if ((st.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        return once__url_fail_secret(
+            path, "libpq reads it only if no other user may: chmod 600", err);
+    return ONCE_OK;
+}
+
 /* ---- Hosts ------------------------------------------------------------- */
 
 static int is_local(const char *host)
@@ -259,6 +281,8 @@ static int parse(struct once__pg_config *c, char *url, once_error *err)
     if (c->words == NULL)
         return not_a_url(url, err);
     rc = check_words(c, err);
+    if (rc == ONCE_OK)
+        rc = check_passfile(c, err);
     c->asks_service = or_from(value(c, "service"), "PGSERVICE") != NULL;
     c->asks_sslmode =
         or_from(value(c, "sslmode"), "PGSSLMODE") != NULL || c->asks_service;

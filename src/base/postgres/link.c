@@ -180,6 +180,12 @@ static int fail_connect(const struct once__pg_link *l, const PGconn *conn,
             text[i] = ' ';
     while (i > 0 && text[i - 1] == ' ')
         text[--i] = '\0';
+    if (conn != NULL && PQconnectionNeedsPassword(conn))
+        return once__fail(err, ONCE_EOPEN,
+                          "%s: the server asks for a password, and there is "
+                          "none: name a file that has one for this host, "
+                          "database and user with passfile=",
+                          l->label);
     return once__fail(err, why != NULL ? ONCE_EAWAY : code_of(said), "%s: %s",
                       l->label, text);
 }
