@@ -216,6 +216,7 @@ ngx_http_once_read_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     if (once__key_parse(ngx_http_once_bytes(raw), text, &key->size, &err)
         != ONCE_OK
+        || once__key_refuse_placeholder(*key, &err) != ONCE_OK
         || once__key_birth(ctx->conf->policy.key_form, *key, &ctx->born, &err)
            != ONCE_OK)
     {

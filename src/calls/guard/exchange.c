@@ -440,6 +440,7 @@ static int identify(once_exchange *x, const once_http_request *r,
 
     x->collect = has_key_in_body(x);
     if (!x->collect && (once__key_parse(raw, key, &k.size, &err) != ONCE_OK ||
+                        once__key_refuse_placeholder(k, &err) != ONCE_OK ||
                         once__key_birth(x->guard->policy.key_form, k,
                                         &x->born_ms, &err) != ONCE_OK)) {
         refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);

@@ -32,6 +32,14 @@
 ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
                                once_error *err);
 
+/*
+ * ONCE_EINVAL: `key`, or a part of one, is what programs send in place of a
+ * value that they lack, such as "undefined" or the UUID of zeros. Many
+ * operations would have this key. For what a client sends: an operator can
+ * still look for such a record.
+ */
+ONCE_CHECK int once__key_refuse_placeholder(once_bytes key, once_error *err);
+
 /* ---- Keys that carry a time (section 1), key_time.c --------------------- */
 
 /* once_key_time */
