@@ -180,7 +180,8 @@ typedef struct once_guard_options {
     size_t max_response;    /* bytes of a body that is kept; more is sent and
                             * recorded as not kept [1,048,576]              */
     const char *hide_header; /* more headers that are not kept, by space [] */
-    uint32_t store_cookies;  /* 1: Set-Cookie is kept [0]                   */
+    uint32_t store_cookies;  /* 1: cookies and tokens of a session are kept
+                              * [0]                                         */
     uint32_t cors_expose;    /* 1: both markers are exposed to scripts [0]  */
     uint32_t dry_run;        /* 1: claims and records, and never answers in
                               * the handler's place [0]                     */
