@@ -117,6 +117,25 @@ def test_method_and_path_count_beside_all_that_is_chosen(site, where):
     assert (c.executions, d.executions) == (1, 0)
 
 
+OVERRIDES = ("X-HTTP-Method-Override", "x-http-method", "X-Method-Override")
+
+
+@pytest.mark.parametrize("where", ["/pay/", "/pathed/", "/text/", "/less/"])
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_a_post_that_asks_for_another_method_is_another_request(
+        site, where, name):
+    """A DELETE that is tunnelled through POST must not get the answer of a
+    PATCH."""
+    c = site.case(where)
+    more = [("X-Digest", "sha-256=:x:")]
+    first = is_new(c.post(body=b"", headers=more + [(name, "PATCH")]))
+    is_replay(c.post(body=b"", headers=more + [(name, "PATCH")]), first)
+    for other in ([(name, "DELETE")], [], [("X-HTTP-Method-Override", "PUT"),
+                                           (name, "PATCH")]):
+        is_problem(c.post(body=b"", headers=more + other), "key-reused")
+    assert c.executions == 1
+
+
 def test_under_key_space_path_another_path_is_another_record(site):
     a, b = site.case("/pathed/"), site.case("/pathed/",
                                             Answer(201, b"other\n"))

@@ -317,6 +317,7 @@ static int keep_caller(once_exchange *x, once_bytes scope, once_bytes realm,
     c->realm = keep(&at, realm);
     c->head = *head;
     c->head.query = c->head.type = (once_bytes){NULL, 0};
+    memset(c->head.override, 0, sizeof(c->head.override));
     c->head.method = keep(&at, head->method);
     c->head.path = keep(&at, head->path);
     c->head.encoding = keep(&at, head->encoding);
@@ -393,7 +394,7 @@ static int begin_print(once_exchange *x, const once_http_request *r,
 static once__request_head
 head_of(const once_guard *g, const once_http_request *r, const struct target *t)
 {
-    return (once__request_head){
+    once__request_head head = {
         .query = t->query,
         .type = header_or_nothing(r, "Content-Type"),
         .encoding = header_or_nothing(r, "Content-Encoding"),
@@ -401,6 +402,11 @@ head_of(const once_guard *g, const once_http_request *r, const struct target *t)
         .path = t->path,
         .of_path = g->options.key_space == ONCE_KEY_SPACE_PATH,
     };
+    size_t i;
+
+    for (i = 0; i < ONCE__OVERRIDES; i++)
+        head.override[i] = header_or_nothing(r, once__override_headers[i]);
+    return head;
 }
 
 /* What the record will say for operators. */

@@ -62,6 +62,7 @@
 #define NAME_TAG "once name 2"
 #define PATH_TAG "once name 1" /* of path */
 #define TARGET_TAG "once fingerprint target 1"
+#define OVERRIDE_TAG "once fingerprint override 1"
 #define FINGERPRINT_TAG "once fingerprint 1"
 #define PARTS_TAG "once fingerprint parts 1"
 #define JSON_TAG "once fingerprint json 1"
@@ -174,6 +175,26 @@ void once__name(once_bytes scope, once_bytes realm,
 
 /* ---- Fingerprints ------------------------------------------------------ */
 
+const char *const once__override_headers[ONCE__OVERRIDES] = {
+    "X-HTTP-Method-Override",
+    "X-HTTP-Method",
+    "X-Method-Override",
+};
+
+/* To the service it is another method. Requests without one have the
+ * fingerprint that they had before these headers counted. */
+static void add_override(SHA256_CTX *md, const once__request_head *head)
+{
+    size_t i, size = 0;
+
+    for (i = 0; i < ONCE__OVERRIDES; i++)
+        size += head->override[i].size;
+    if (size == 0)
+        return;
+    add_frames(md, &(once_bytes){OVERRIDE_TAG, sizeof(OVERRIDE_TAG) - 1}, 1);
+    add_frames(md, head->override, ONCE__OVERRIDES);
+}
+
 /* What is not in the name has to be compared. */
 static void add_target(SHA256_CTX *md, const once__request_head *head)
 {
@@ -185,6 +206,7 @@ static void add_target(SHA256_CTX *md, const once__request_head *head)
 
     if (!head->of_path)
         add_frames(md, parts, COUNT(parts));
+    add_override(md, head);
 }
 
 static void begin_whole(SHA256_CTX *md, const once__request_head *head)

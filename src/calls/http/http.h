@@ -89,8 +89,14 @@ size_t once__key_write(once_bytes key, char out[ONCE__KEY_LINE]);
 
 /* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
 
+/* Headers by which a POST asks for another method. Services read one of them,
+ * and nobody can tell which: all count. */
+enum { ONCE__OVERRIDES = 3 };
+extern const char *const once__override_headers[ONCE__OVERRIDES];
+
 typedef struct once__request_head {
     once_bytes query, type, encoding;
+    once_bytes override[ONCE__OVERRIDES]; /* their values, empty if absent */
     once_bytes method, path; /* as the client sent them, without the query */
     int of_path; /* once_key_space path: the key belongs to method and path.
                   * Otherwise to the caller: then they are part of every
@@ -130,7 +136,7 @@ ONCE_CHECK int once__compared_check(const once__compared *c, once_error *err);
 
 /*
  * Begins a fingerprint over method and path, unless they are part of the name,
- * and the parts in `counts`: they are length-framed, then
+ * the headers that override the method, and the parts in `counts`: they are length-framed, then
  * the body is streamed and its length framed at the end. Where the type is
  * multipart and the body counts, the boundary does not: neither in the type nor
  * in the delimiters of the body. End it with once__fingerprint_free().
