@@ -5,6 +5,7 @@ what makes a request this request (method, path, query, content type, content
 encoding, body), and what leaves for the upstream.
 """
 
+import gzip
 import hashlib
 import json
 import subprocess
@@ -269,6 +270,24 @@ def test_a_large_chunked_body_is_the_same_body(site, where):
     assert c.requests[0].body == BIG
     is_replay(c.post(body=BIG), first)
     is_problem(c.post(body=BIG + b" ", chunked=True), "key-reused")
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("where", ["/pay/", "/stream/", "/less/", "/pathed/"])
+def test_a_body_that_is_compressed_anew_is_the_same_body(site, where):
+    """gzip writes the time into its head; a client that compresses again for
+    its retry sends other bytes."""
+    c = site.case(where)
+    zipped = [("Content-Encoding", "gzip")]
+    plain = b'{"amount": 1000}'
+    first = is_new(c.post(body=gzip.compress(plain, mtime=1700000000),
+                          headers=zipped))
+    is_replay(c.post(body=gzip.compress(plain, mtime=1700000001),
+                     headers=zipped), first)
+    for body, more in ((gzip.compress(plain + b" ", mtime=1700000000), zipped),
+                       (gzip.compress(plain, mtime=1700000000), []),
+                       (plain, [])):
+        is_problem(c.post(body=body, headers=more), "key-reused")
     assert c.executions == 1
 
 

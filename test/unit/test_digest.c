@@ -654,6 +654,51 @@ static void print_target(int form, const char *method, const char *path,
     once__fingerprint_free(f);
 }
 
+#define GZIP_HEAD "\x1f\x8b\x08\x08" /* with flags: no byte is NUL */
+
+static void the_time_in_a_gzip_body_does_not_count(void)
+{
+    static const struct {
+        const char *encoding, *body;
+    } same[] =
+        {
+            {"gzip", GZIP_HEAD "\x01\x02\x03\x04\x02\xff-body"},
+            {"gzip", GZIP_HEAD "\xff\xff\xff\xff\x02\xff-body"},
+        },
+      other[] = {
+          {"gzip", GZIP_HEAD "\x01\x02\x03\x04\x02\xff-bodY"},
+          {"gzip", GZIP_HEAD "\x01\x02\x03\x04\x03\xff-body"},
+          {"gzip", "\x1f\x8b\x08\x01\x01\x02\x03\x04\x02\xff-body"},
+          {"br", GZIP_HEAD "\x01\x02\x03\x04\x02\xff-body"},
+          {"br", GZIP_HEAD "\xff\xff\xff\xff\x02\xff-body"},
+          {"gzip", "\x1f\x8b\x07\x01\x01\x02\x03\x04\x02\xff-body"},
+          {"gzip", "\x1f\x8b\x07\x01\xff\xff\xff\xff\x02\xff-body"},
+          {"gzip", "a=1&b=22&c=3"},
+          {"gzip", "a=1&b=23&c=3"},
+          {"gzip", "a=1&"},
+          {"gzip", GZIP_HEAD "\x01"},
+          {"gzip", GZIP_HEAD},
+      };
+    const once_bytes no = {NULL, 0};
+    uint8_t first[32], sums[12][32];
+    size_t i, k, step;
+
+    print_of(no, no, text("gzip"), text(same[0].body), 100, first);
+    for (i = 0; i < 2; i++)
+        for (step = 1; step < 12; step++) {
+            print_of(no, no, text(same[i].encoding), text(same[i].body), step,
+                     sums[0]);
+            T_MEM(sums[0], first, 32);
+        }
+    for (i = 0; i < 12; i++) {
+        print_of(no, no, text(other[i].encoding), text(other[i].body), 3,
+                 sums[i]);
+        T_OK(memcmp(sums[i], first, 32) != 0);
+        for (k = 0; k < i; k++)
+            T_OK(memcmp(sums[i], sums[k], 32) != 0);
+    }
+}
+
 static void print_override(int i, const char *method, int of_path,
                            uint8_t out[32])
 {
@@ -773,6 +818,7 @@ int main(void)
     T_RUN(bodies_that_differ_in_more_than_delimiters_differ);
     T_RUN(a_delimiter_that_fails_may_begin_anew);
     T_RUN(a_boundary_is_found_where_the_grammar_has_it);
+    T_RUN(the_time_in_a_gzip_body_does_not_count);
     T_RUN(the_method_that_a_header_asks_for_counts);
     T_RUN(a_key_of_the_realm_is_named_without_method_and_path);
     T_RUN(method_and_path_are_in_each_of_its_fingerprints);

@@ -139,7 +139,8 @@ ONCE_CHECK int once__compared_check(const once__compared *c, once_error *err);
  * the headers that override the method, and the parts in `counts`: they are length-framed, then
  * the body is streamed and its length framed at the end. Where the type is
  * multipart and the body counts, the boundary does not: neither in the type nor
- * in the delimiters of the body. End it with once__fingerprint_free().
+ * in the delimiters of the body. Where the encoding is gzip, the time in the
+ * body's head does not count. End it with once__fingerprint_free().
  */
 ONCE_CHECK int once__fingerprint_new(unsigned counts,
                                      const once__request_head *head,
