@@ -229,7 +229,8 @@ typedef struct once_guard_options {
                            * client gets "outcome-unknown" with this status
                            * in place of the answer. A number that `final` or
                            * `release` has leaves the default list; in two
-                           * lists it is refused ["502 504"]                */
+                           * lists it is refused ["502 504 520 521 522 523
+                           * 524 529 530"]                                  */
     uint32_t key_space;   /* enum once_guard_key_space: with realm a key
                            * belongs to its caller, and the same key with
                            * another method or path is 422 "key-reused"; with

@@ -217,7 +217,8 @@ typedef struct once__rules {
 } once__rules;
 
 /* once_final, once_release and once_unknown, as they are written. NULL is the
- * default: 2xx 3xx 4xx 5xx; 401 408 421 425 429; 502 504. */
+ * default: 2xx 3xx 4xx 5xx; 401 408 421 425 429; 502 504
+ * 520 521 522 523 524 529 530. */
 typedef struct once__status_lists {
     const once__statuses *final, *released, *unknown;
 } once__status_lists;
