@@ -171,6 +171,17 @@ ngx_http_once_split_uri(ngx_http_request_t *r, once_bytes *path,
 }
 
 
+once_bytes
+ngx_http_once_path(ngx_http_request_t *r)
+{
+    once_bytes  path, query;
+
+    ngx_http_once_split_uri(r, &path, &query);
+
+    return path;
+}
+
+
 static once__request_head
 ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 {

@@ -66,6 +66,7 @@ struct once_exchange {
     int has_apart;
 
     uint64_t born_ms; /* of a key that says it                             */
+    char *path;       /* as the client sent it; NULL without memory        */
     int has_id;       /* the caller has drawn the owner's token            */
     uint8_t id[ONCE_TOKEN_SIZE];
     uint8_t name[ONCE_NAME_SIZE];
@@ -462,6 +463,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     split_target(r->target, &t);
     describe(x, r, &t);
     x->look_ms = once__lookup_wait(t.query, x->look_ms);
+    x->path = strndup(t.path.data, t.path.size);
     head = head_of(x->guard, r, &t);
     rc = name_it(x, r, &t, &head, s, k);
     if (rc == ONCE_OK && !x->look)
@@ -719,6 +721,8 @@ static int claimed(once_exchange *x, int rc)
     x->decision = x->look ? once__decide_lookup(rc, record, &x->stored, &err)
                           : once__decide_claim(&x->guard->policy, rc, record,
                                                left_ms, &x->stored, &err);
+    if (x->decision.problem == ONCE__PROBLEM_KEY_REUSED && x->path != NULL)
+        x->decision.detail = once__leads_here(record, once__text(x->path));
     note_would(x, record);
     if (err.text[0] != '\0')
         once__guard_event(x->guard, "record %s: %s", x->hash, err.text);
@@ -1159,6 +1163,7 @@ void once_exchange_free(once_exchange *x)
     once__fingerprint_free(x->fingerprint);
     once__json_clear(&x->json);
     free(x->caller);
+    free(x->path);
     once__reply_clear(&x->reply);
     free(x);
 }

@@ -666,6 +666,13 @@ once__http_decision once__decide_claim(const once__policy *policy, int rc,
                                        once_error *err);
 
 /*
+ * After ONCE_MISMATCH: the problem's detail, if the recorded response is a
+ * redirect that leads to `path`, the request's own as the client sent it; else
+ * NULL. The detail is a constant text.
+ */
+const char *once__leads_here(const once_record *record, once_bytes path);
+
+/*
  * After once_look_start(), which ended with `rc`; the rest as above. A
  * lookup never passes a request on, so no policy counts.
  */
