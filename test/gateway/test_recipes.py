@@ -24,7 +24,7 @@ def blocks(heading):
     found = re.findall(r"(?ms)^```nginx\n(.*?)^```", text)
     assert found, heading
     for old, new in (("once pay;", "once main;"), ("/charge", "/pay/"),
-                     ("once_scope $remote_user;", "once_scope off;"),
+                     ("once_scope $tenant;", "once_scope off;"),
                      ("http://payments", "http://origin")):
         found = [block.replace(old, new) for block in found]
     return found
