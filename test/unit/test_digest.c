@@ -699,11 +699,11 @@ static void the_time_in_a_gzip_body_does_not_count(void)
     }
 }
 
-static void print_override(int i, const char *method, int of_path,
+static void print_override(int i, const char *method, int in_name,
                            uint8_t out[32])
 {
     once__request_head head = {
-        .method = text("POST"), .path = text("/x"), .of_path = of_path};
+        .method = text("POST"), .path = text("/x"), .of_path = in_name};
     once__fingerprint *f = NULL;
 
     head.override[i] = text(method);
