@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+#include "base/status.h"
+
 enum { SAY_MS = 60000 /* between two openings of a circuit that are said */ };
 
 /* `status` is that of the answer which was no proof, 0 if none came. */
@@ -78,9 +80,8 @@ static int is_trouble(const struct once__item *item)
         return -1;
     case ONCE__END_AWAY:
         return 1;
-    case ONCE__END_SILENT: /* 502 to 504 come from what stands before it */
-        return item->status == 0 ||
-               (item->status >= 502 && item->status <= 504);
+    case ONCE__END_SILENT:
+        return item->status == 0 || once__is_gateways_status(item->status);
     default:
         return 0;
     }
