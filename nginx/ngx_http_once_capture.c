@@ -5,7 +5,8 @@
  * The response of an owner: held, collected, judged, recorded, and only then
  * sent.  Our filters are the topmost ones, so that what is stored is what the
  * upstream sent, and every other filter works on replays as on the original.
- * It refuses to send a byte before the record is durable.
+ * It refuses to send a byte before the record is durable, also one of an
+ * interim response.
  */
 
 
@@ -18,6 +19,9 @@
 
 static ngx_http_output_header_filter_pt  ngx_http_once_next_header_filter;
 static ngx_http_output_body_filter_pt    ngx_http_once_next_body_filter;
+#if (nginx_version >= 1029000)
+static ngx_http_output_header_filter_pt  ngx_http_once_next_early_hints_filter;
+#endif
 
 
 /* the whole response is recorded, and the whole response is repeated */
@@ -485,6 +489,33 @@ ngx_http_once_header_filter(ngx_http_request_t *r)
 }
 
 
+#if (nginx_version >= 1029000)
+
+/*
+ * Lines of a 103 are the service's own, and the outcome is not recorded yet:
+ * they are dropped.
+ */
+
+static ngx_int_t
+ngx_http_once_early_hints_filter(ngx_http_request_t *r)
+{
+    ngx_http_once_ctx_t  *ctx;
+
+    ctx = (r == r->main) ? ngx_http_once_get_ctx(r) : NULL;
+
+    if (ctx != NULL
+        && (ctx->state == NGX_HTTP_ONCE_OWNER
+            || ctx->state == NGX_HTTP_ONCE_HOLD))
+    {
+        return NGX_OK;
+    }
+
+    return ngx_http_once_next_early_hints_filter(r);
+}
+
+#endif
+
+
 static ngx_int_t
 ngx_http_once_read(ngx_buf_t *b, u_char *p, size_t size)
 {
@@ -722,4 +753,9 @@ ngx_http_once_capture_init(void)
 
     ngx_http_once_next_body_filter = ngx_http_top_body_filter;
     ngx_http_top_body_filter = ngx_http_once_body_filter;
+
+#if (nginx_version >= 1029000)
+    ngx_http_once_next_early_hints_filter = ngx_http_top_early_hints_filter;
+    ngx_http_top_early_hints_filter = ngx_http_once_early_hints_filter;
+#endif
 }

@@ -267,9 +267,21 @@ ngx_http_once_split_uri(ngx_http_request_t *r, once_bytes *path,
 }
 
 
+once_bytes
+ngx_http_once_path(ngx_http_request_t *r)
+{
+    once_bytes  path, query;
+
+    ngx_http_once_split_uri(r, &path, &query);
+
+    return path;
+}
+
+
 static once__request_head
 ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 {
+    ngx_uint_t          i;
     once__request_head  head;
 
     ngx_memzero(&head, sizeof(once__request_head));
@@ -281,6 +293,13 @@ ngx_http_once_head(ngx_http_request_t *r, ngx_http_once_loc_conf_t *olcf)
 
     head.encoding = ngx_http_once_header_in(r, "content-encoding");
     head.method = ngx_http_once_bytes(&r->method_name);
+
+    for (i = 0; i < ONCE__OVERRIDES; i++) {
+        head.override[i] = ngx_http_once_find_header(r,
+                               once__override_headers[i],
+                               ngx_strlen(once__override_headers[i]));
+    }
+
     head.of_path = (olcf->key_space == NGX_HTTP_ONCE_OF_PATH);
 
     return head;
@@ -312,6 +331,7 @@ ngx_http_once_read_key(ngx_http_request_t *r, ngx_http_once_ctx_t *ctx,
 
     if (once__key_parse(ngx_http_once_bytes(raw), text, &key->size, &err)
         != ONCE_OK
+        || once__key_refuse_placeholder(*key, &err) != ONCE_OK
         || once__key_birth(ctx->conf->policy.key_form, *key, &ctx->born, &err)
            != ONCE_OK)
     {

@@ -18,6 +18,7 @@ void ngx_http_once_identity_init(void);
 
 ngx_int_t ngx_http_once_find_key(ngx_http_request_t *r,
     ngx_http_once_loc_conf_t *olcf, ngx_str_t *raw);
+once_bytes ngx_http_once_path(ngx_http_request_t *r);
 ngx_int_t ngx_http_once_name_of(ngx_http_request_t *r,
     ngx_http_once_ctx_t *ctx, ngx_str_t *raw, int *problem);
 ngx_int_t ngx_http_once_identify(ngx_http_request_t *r,

@@ -212,6 +212,12 @@ ngx_http_once_decide(ngx_http_once_ctx_t *ctx, int rc)
                                        &err);
     ctx->attempt = ctx->decision.attempt;
     ctx->detail = ctx->decision.detail;
+
+    if (ctx->decision.problem == ONCE__PROBLEM_KEY_REUSED) {
+        ctx->detail = once__leads_here(ngx_http_once_record(ctx),
+                                       ngx_http_once_path(ctx->request));
+    }
+
     ngx_http_once_note(ctx, rc);
     ngx_http_once_note_would(ctx, ngx_http_once_record(ctx));
 

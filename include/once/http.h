@@ -180,7 +180,8 @@ typedef struct once_guard_options {
     size_t max_response;    /* bytes of a body that is kept; more is sent and
                             * recorded as not kept [1,048,576]              */
     const char *hide_header; /* more headers that are not kept, by space [] */
-    uint32_t store_cookies;  /* 1: Set-Cookie is kept [0]                   */
+    uint32_t store_cookies;  /* 1: cookies and tokens of a session are kept
+                              * [0]                                         */
     uint32_t cors_expose;    /* 1: both markers are exposed to scripts [0]  */
     uint32_t dry_run;        /* 1: claims and records, and never answers in
                               * the handler's place [0]                     */
@@ -228,7 +229,8 @@ typedef struct once_guard_options {
                            * client gets "outcome-unknown" with this status
                            * in place of the answer. A number that `final` or
                            * `release` has leaves the default list; in two
-                           * lists it is refused ["502 504"]                */
+                           * lists it is refused ["502 504 520 521 522 523
+                           * 524 529 530"]                                  */
     uint32_t key_space;   /* enum once_guard_key_space: with realm a key
                            * belongs to its caller, and the same key with
                            * another method or path is 422 "key-reused"; with

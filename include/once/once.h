@@ -647,7 +647,9 @@ ONCE_API void once_attempt_cancel(once_attempt *a);
 
 /*
  * The record as it was when the last call was answered: after ONCE_REPLAY with
- * its result and note, after ONCE_OWNER with fence and attempt number. Never
+ * its result and note, after ONCE_OWNER with fence and attempt number. After
+ * ONCE_MISMATCH it may have the result, which is another request's: it explains,
+ * and must not be returned to a caller. Never
  * NULL; all zero before the first answer. Borrowed until the next call for the
  * attempt; the result's bytes until the attempt is freed. Since 0.1.
  */

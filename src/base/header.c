@@ -49,15 +49,41 @@ static const struct entry never[] = {
     { WHOLE,  NAME("tracestate")          },
     { WHOLE,  NAME("server-timing")       },
     { PREFIX, NAME("x-accel-")            }, /* orders to nginx       */
+    { WHOLE,  NAME("age")                 }, /* RFC 9111: of a cache  */
+    { PREFIX, NAME("ratelimit")           }, /* what is left now      */
+    { PREFIX, NAME("x-ratelimit-")        },
+    { PREFIX, NAME("x-rate-limit-")       },
+    { WHOLE,  NAME("dpop-nonce")          }, /* RFC 9449: for the next */
+    { WHOLE,  NAME("replay-nonce")        }, /* RFC 8555: good once    */
     /* Credentials. */
     { WHOLE,  NAME("authorization")       },
     { SUFFIX, NAME("-authorization")      },
     { WHOLE,  NAME("authentication-info") }, /* RFC 7615: a next nonce  */
 };
 
+/* A session of the client, and what proves that a form belongs to it. By name,
+ * since "-token" alone may be a result, such as that of the next page. */
 static const struct entry cookies[] = {
-    { WHOLE, NAME("set-cookie")  },
-    { WHOLE, NAME("set-cookie2") },
+    { WHOLE, NAME("set-cookie")                 },
+    { WHOLE, NAME("set-cookie2")                },
+    { WHOLE, NAME("access-token")               },
+    { WHOLE, NAME("x-access-token")             },
+    { WHOLE, NAME("refresh-token")              },
+    { WHOLE, NAME("x-refresh-token")            },
+    { WHOLE, NAME("id-token")                   },
+    { WHOLE, NAME("x-id-token")                 },
+    { WHOLE, NAME("auth-token")                 },
+    { WHOLE, NAME("x-auth-token")               },
+    { WHOLE, NAME("x-subject-token")            },
+    { WHOLE, NAME("session-token")              },
+    { WHOLE, NAME("x-session-token")            },
+    { WHOLE, NAME("csrf-token")                 },
+    { WHOLE, NAME("x-csrf-token")               },
+    { WHOLE, NAME("x-csrftoken")                },
+    { WHOLE, NAME("xsrf-token")                 },
+    { WHOLE, NAME("x-xsrf-token")               },
+    { WHOLE, NAME("requestverificationtoken")   },
+    { WHOLE, NAME("x-requestverificationtoken") },
 };
 
 static const struct entry internal[] = {

@@ -21,7 +21,7 @@ typedef struct once__header {
 } once__header;
 
 typedef struct once__header_policy {
-    int store_cookies;      /* keep Set-Cookie                             */
+    int store_cookies;      /* keep Set-Cookie and tokens of a session     */
     const once_bytes *hide; /* more names, without regard to case          */
     size_t n_hide;
 } once__header_policy;

@@ -23,6 +23,8 @@
 
 #include <jansson.h>
 
+#include "base/status.h"
+
 static const char type_prefix[] = "urn:problem-type:once:";
 
 static struct once__judgement judged(int next, int reason, int harmless,
@@ -113,7 +115,7 @@ static struct once__judgement judge_4xx(const struct once__answer *a,
 
 static struct once__judgement judge_5xx(const struct once__answer *a)
 {
-    int gateway = a->status >= 502 && a->status <= 504;
+    int gateway = once__is_gateways_status(a->status);
 
     if (a->reported == ONCE__REPORTED_REPLAYED)
         return judged(ONCE__NEXT_UNKNOWN, ONCE_CLIENT_FAILED, 0, 0);

@@ -105,9 +105,14 @@ def test_the_answer_is_printed_and_kept(user, script):
     (problem(422, "key-reused"), 1, "not-done"),
     (problem(409, "response-unavailable"), 0, "was not kept"),
     (answer(302, b"", "Location: /"), 75, "redirected"),
+    (answer(301, b"", "Location: /"), 1, "new order to the new URL"),
+    (answer(307, b"", "Location: /", "Idempotency-Status: new"), 1,
+     "redirects are not followed"),
+    (answer(308, b"", "Location: /", "Idempotent-Replayed: true"), 1,
+     "new order to the new URL"),
     (answer(500, b"", "Idempotent-Replayed: true"), 75, "recorded answer"),
 ], ids=["402", "401", "409-unknown", "502-unknown", "422-reused",
-        "409-unavailable", "302", "500-replayed"])
+        "409-unavailable", "302", "301", "307-new", "308-replayed", "500-replayed"])
 def test_each_outcome_has_its_exit_status(user, script, reply, status, said):
     server = script(reply)
     done = user.order(server.url)

@@ -133,6 +133,37 @@ def test_a_server_that_is_not_there_is_told_without_its_password(server):
         assert done.stderr != b""
 
 
+REFUSED = {
+    "postgres": [("//nobody:hunter2@", "28000", "refuses this user"),
+                 ("/nodb", "3D000", "lacks the database")],
+    "mysql": [("//nobody:hunter2@", "1045", "refuses this user")],
+    "redis": [("//nobody:hunter2@", "user and password", "refuses this user"),
+              ("/99", "ERR", "lacks the database")],
+}
+
+
+def test_a_server_that_refuses_is_not_taken_for_a_path(server, tmp_path):
+    """Whoever reads "check the disk" after a refused login looks at the wrong
+    machine."""
+    names = tmp_path / "stores.d"
+    names.mkdir()
+    for other, said, next_step in REFUSED[server.kind]:
+        url = re.sub(r"//(?:[^@/]*@)?", other, server.url) if "@" in other \
+            else re.sub(r"(:\d+)(/.*)?$", r"\g<1>" + other, server.url)
+        (names / "shop").write_text("url = %s\n" % url)
+        (names / "shop").chmod(0o600)
+        for store in (url, "name:shop"):
+            for words in (["init", "--audit", "off"], ["ls"]):
+                done = subprocess.run(
+                    [ONCE, "--store", store, *words], capture_output=True,
+                    env={"PATH": "/usr/bin", "ONCE_STORES_D": str(names)},
+                    text=True, timeout=60)
+                assert done.returncode == 3, done
+                assert said in done.stderr and next_step in done.stderr, done
+                assert "permissions" not in done.stderr, done
+                assert "hunter2" not in done.stdout + done.stderr
+
+
 def test_fifty_at_once_run_a_command_once(server, tmp_path):
     """As in test_run.py on files: here they meet at a server."""
     subprocess.run([ONCE, "--store", server.url, "init"], check=True,

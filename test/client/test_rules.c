@@ -119,6 +119,22 @@ static void each_answer_has_its_meaning(void)
     }
 }
 
+/* Ten of these in a row open the circuit of the host. */
+static void what_stands_before_a_service_may_be_in_trouble(void)
+{
+    int status;
+
+    for (status = 500; status < 600; status++) {
+        struct once__answer a = {status, ONCE__REPORTED_NONE, ONCE__CODE_NONE,
+                                 0, 0};
+        int gateways = (status >= 502 && status <= 504) ||
+                       (status >= 520 && status <= 524) || status == 529 ||
+                       status == 530;
+
+        T_EQ(once__client_judge(&a).unhealthy, gateways ? 1 : -1);
+    }
+}
+
 /* Whatever may have taken effect is never called harmless, and nothing that is
  * sent again or refused is called done: over every input there is. */
 static void no_answer_is_taken_too_lightly(void)
@@ -672,6 +688,7 @@ static void every_reason_has_a_text(void)
 int main(void)
 {
     T_RUN(each_answer_has_its_meaning);
+    T_RUN(what_stands_before_a_service_may_be_in_trouble);
     T_RUN(no_answer_is_taken_too_lightly);
     T_RUN(the_status_header_is_read);
     T_RUN(only_problems_of_ours_have_a_code);

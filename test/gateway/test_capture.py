@@ -14,7 +14,8 @@ from backends import (STDERR, STDOUT, FastCgi, Keep, Scgi, Uwsgi, cgi, end,
                       fastcgi, record)
 from gateway import (MARK, NGINX_MODULES, Answer, Client, Drop, Hold, Locked,
                      Raw, Reset, Silent, curl_h2, debugging, eventually,
-                     guarded, is_new, is_problem, is_replay, nginx_version)
+                     guarded, is_new, is_problem, is_replay, message,
+                     nginx_version)
 
 pytestmark = pytest.mark.nginx_only("protocols and filters of nginx")
 
@@ -770,3 +771,23 @@ def test_a_short_send_timeout_does_not_cut_the_answer(make, script):
     c = site.case("/pay/", script, SECOND)
     is_problem(c.post(), "outcome-unknown", 502)
     assert c.executions == 1
+
+
+@pytest.mark.skipif(nginx_version() < (1, 29, 0), reason="no early hints")
+@pytest.mark.nginx_only("early hints")
+@pytest.mark.parametrize("where", ["/pay/", "/plain/"])
+def test_early_hints_do_not_leave_before_the_record(make, where):
+    """Their lines are the service's own, and nothing is recorded yet."""
+    site = make(guarded("/pay/", "early_hints 1;") + """
+        location /plain/ { early_hints 1; proxy_pass http://origin; }""")
+    hints = (b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n"
+             b"X-Receipt: 17\r\n\r\n")
+    c = site.case(where, Raw(hints + message(
+        201, b"made\n", [("Connection", "close")])))
+    with c.start(close=True) as client:
+        said = client.reader.to_end()
+    if where == "/plain/":
+        assert said.startswith(b"HTTP/1.1 103") and b"X-Receipt" in said
+        return
+    assert said.startswith(b"HTTP/1.1 201 ") and b"X-Receipt" not in said
+    assert c.post().replayed and c.executions == 1

@@ -5,6 +5,7 @@ what makes a request this request (method, path, query, content type, content
 encoding, body), and what leaves for the upstream.
 """
 
+import gzip
 import hashlib
 import json
 import subprocess
@@ -195,6 +196,25 @@ def test_method_and_path_count_beside_all_that_is_chosen(site, where):
     assert (c.executions, d.executions) == (1, 0)
 
 
+OVERRIDES = ("X-HTTP-Method-Override", "x-http-method", "X-Method-Override")
+
+
+@pytest.mark.parametrize("where", ["/pay/", "/pathed/", "/text/", "/less/"])
+@pytest.mark.parametrize("name", OVERRIDES)
+def test_a_post_that_asks_for_another_method_is_another_request(
+        site, where, name):
+    """A DELETE that is tunnelled through POST must not get the answer of a
+    PATCH."""
+    c = site.case(where)
+    more = [("X-Digest", "sha-256=:x:")]
+    first = is_new(c.post(body=b"", headers=more + [(name, "PATCH")]))
+    is_replay(c.post(body=b"", headers=more + [(name, "PATCH")]), first)
+    for other in ([(name, "DELETE")], [], [("X-HTTP-Method-Override", "PUT"),
+                                           (name, "PATCH")]):
+        is_problem(c.post(body=b"", headers=more + other), "key-reused")
+    assert c.executions == 1
+
+
 def test_under_key_space_path_another_path_is_another_record(site):
     a, b = site.case("/pathed/"), site.case("/pathed/",
                                             Answer(201, b"other\n"))
@@ -361,6 +381,24 @@ def test_a_large_chunked_body_is_the_same_body(site, where):
     assert c.requests[0].body == BIG
     is_replay(c.post(body=BIG), first)
     is_problem(c.post(body=BIG + b" ", chunked=True), "key-reused")
+    assert c.executions == 1
+
+
+@pytest.mark.parametrize("where", ["/pay/", "/stream/", "/less/", "/pathed/"])
+def test_a_body_that_is_compressed_anew_is_the_same_body(site, where):
+    """gzip writes the time into its head; a client that compresses again for
+    its retry sends other bytes."""
+    c = site.case(where)
+    zipped = [("Content-Encoding", "gzip")]
+    plain = b'{"amount": 1000}'
+    first = is_new(c.post(body=gzip.compress(plain, mtime=1700000000),
+                          headers=zipped))
+    is_replay(c.post(body=gzip.compress(plain, mtime=1700000001),
+                     headers=zipped), first)
+    for body, more in ((gzip.compress(plain + b" ", mtime=1700000000), zipped),
+                       (gzip.compress(plain, mtime=1700000000), []),
+                       (plain, [])):
+        is_problem(c.post(body=body, headers=more), "key-reused")
     assert c.executions == 1
 
 

@@ -5,6 +5,8 @@ malformed key is refused before anything is dispatched, and never passes for a
 missing one.
 """
 
+import json
+
 import pytest
 
 from gateway import MARK, guarded, is_new, is_problem, is_replay
@@ -60,6 +62,31 @@ def test_a_malformed_key_is_refused_and_nothing_is_dispatched(
     c = site.case(where)
     is_problem(c.post(key=value), "key-invalid")
     assert c.executions == 0
+
+
+NO_VALUE = ("undefined", "null", "None", "nil", '"<nil>"', "NaN",
+            '"[object Object]"', '"undefined"', "UNDEFINED", "(null)",
+            "00000000-0000-0000-0000-000000000000", "0" * 32)
+
+
+@pytest.mark.parametrize("key", NO_VALUE)
+@pytest.mark.parametrize("where", ["/pay/", "/must/"])
+def test_what_stands_for_no_value_is_no_key(site, where, key):
+    """Every operation of such a program has this key: the second one would get
+    the answer of the first."""
+    c = site.case(where)
+    r = c.post(key=key)
+    is_problem(r, "key-invalid")
+    assert key.strip('"').lower() in json.loads(r.body)["detail"].lower()
+    assert "new random key" in json.loads(r.body)["detail"]
+    assert c.executions == 0
+
+
+def test_a_computed_key_may_hold_such_a_word(site):
+    c = site.case("/joined/")
+    line = [("X-Order", "null"), ("X-Line", c.key)]
+    first = is_new(c.post(key=None, headers=line))
+    is_replay(c.post(key=None, headers=line), first)
 
 
 @pytest.mark.parametrize("second", ["same", "other", ""])

@@ -148,6 +148,7 @@ HOSTILE = {
     "object": b'{"id": {}}', "twice": b'{"id": "a", "id": "b"}',
     "twice_the_same": b'{"id": "a", "id": "a"}',
     "twice_escaped": b'{"id": "a", "\\u0069d": "b"}',
+    "the_word_null": b'{"id": "null"}', "undefined": b'{"id": "undefined"}',
     "twice_null": b'{"id": null, "id": "b"}', "on_a_text": b'"id"',
     "on_an_array": b'[{"id": "a"}]', "a_lone_surrogate": b'{"id": "\\ud800"}',
     "too_long": body_of("k" * 256), "too_deep": b'{"id":"a","b":%s%s}' %
@@ -167,6 +168,7 @@ def test_one_of_two_alone_is_refused(site):
     for body in (b'{"from": {"id": "a"}}', b'{"at": ["b"]}',
                  b'{"from": {"id": "a"}, "at": [null]}',
                  b'{"from": {"id": "a"}, "at": [""]}',
+                 b'{"from": {"id": "a"}, "at": ["undefined"]}',
                  b'{"from": {"id": "a"}, "at": {"00": "b"}, "x": 1}'):
         invalid(c, body)
     assert c.executions == 0

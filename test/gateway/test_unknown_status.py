@@ -41,13 +41,15 @@ def page(status, headers=()):
 
 @pytest.mark.parametrize("where, status", [
     ("/pay/", 502), ("/pay/", 504), ("/some/", 502), ("/named/", 504),
-    ("/freed/", 502), ("/own/", 503), ("/own/", 429)])
+    ("/freed/", 502), ("/own/", 503), ("/own/", 429), ("/freed/", 520),
+    *(("/pay/", status) for status in (520, 521, 522, 523, 524, 529, 530))])
 def test_a_gateways_error_is_no_outcome(site, where, status):
     is_unknown(site.case(where, page(status), SECOND), status)
 
 
 @pytest.mark.parametrize("where, status", [
-    ("/pay/", 503), ("/pay/", 500), ("/named/", 502), ("/off/", 502),
+    ("/pay/", 503), ("/pay/", 500), ("/off/", 520), ("/own/", 524),
+    ("/pay/", 519), ("/pay/", 525), ("/pay/", 528), ("/pay/", 531), ("/named/", 502), ("/off/", 502),
     ("/off/", 504), ("/own/", 502)])
 def test_a_status_that_is_not_in_once_unknown_is_recorded(site, where, status):
     c = site.case(where, page(status), SECOND)

@@ -20,6 +20,8 @@ import subprocess
 import tempfile
 import time
 
+from patience import Patience
+
 PATIENCE = 60  # seconds, for a machine that has much else to do
 LOOPBACK = "127.0.0.1"
 
@@ -110,13 +112,14 @@ def free_port():
 
 def eventually(question, what, patience=PATIENCE):
     """Asks until the answer is true."""
-    end = time.monotonic() + patience
+    limit = Patience(patience)
     while True:
         answer = question()
         if answer:
             return answer
-        if time.monotonic() > end:
-            raise RuntimeError("%s: not within %d s" % (what, patience))
+        if limit.over():
+            raise RuntimeError("%s: not within %d s of an idle machine"
+                               % (what, patience))
         time.sleep(0.02)
 
 

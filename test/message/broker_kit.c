@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* broker_kit.c - what the tests of brokers share. */
 #include "broker_kit.h"
+#include "patience.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +49,7 @@ static uint64_t now_ms(void)
 int kit_connect(struct once__broker *b, uint32_t ms)
 {
     const struct timespec pause = {0, 20000000};
-    uint64_t until = now_ms() + ms;
+    uint64_t until = now_ms() + patient_ms(ms);
     once_error err = {0};
 
     while (b->ops->connect(b, &err) != ONCE_OK) {
@@ -103,7 +104,7 @@ struct kit_many *kit_many_new(void)
 size_t kit_collect(struct once__broker *b, struct kit_ends *ends, size_t n,
                    uint32_t ms)
 {
-    uint64_t until = now_ms() + ms;
+    uint64_t until = now_ms() + patient_ms(ms);
     struct once__proof p[32];
     size_t got = 0, k, i;
 

@@ -30,6 +30,7 @@ import pika  # noqa: E402  pylint: disable=wrong-import-position
 
 # pylint: disable=wrong-import-position
 import servers  # noqa: E402
+import patience  # noqa: E402
 from marks import MARK  # noqa: E402
 
 ONCE = os.environ.get("ONCE_CLI", str(ROOT / "build" / "once"))
@@ -355,6 +356,17 @@ def firsts(arrivals, keys):
 # ---- Programs ------------------------------------------------------------
 
 
+def idling(words):
+    """A consumer that ends when nothing has come for a while does so before it has
+    begun, if the machine is busy enough and the while is short."""
+    before = None
+    for word in words:
+        if before == "--idle" and re.fullmatch(r"\d+s", word):
+            word = patience.text(int(word[:-1]))
+        yield word
+        before = word
+
+
 class Program:
     """A process with a log. It dies with the test."""
 
@@ -363,11 +375,13 @@ class Program:
         with open(path, "ab") as log:
             self.process = subprocess.Popen(
                 [shutil.which("setpriv"), "--pdeathsig", "KILL", "--",
-                 *map(str, words)], env=dict(os.environ, **env),
+                 *idling(map(str, words))], env=dict(os.environ, **env),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def wait(self):
-        return self.process.wait(PATIENCE)
+        status = patience.wait(self.process, PATIENCE)
+        assert status is not None, "it does not end:\n" + self.log()
+        return status
 
     def stop(self):
         self.process.send_signal(signal.SIGTERM)

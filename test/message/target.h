@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "messages/broker/broker.h"
+#include "patience.h"
 #include "proxy.h"
 
 enum { MANY = 2000, WAIT_MS = 20000, NONE = -1, TWICE = -2 };
@@ -51,7 +52,7 @@ static inline void ends_collect(struct ends *e, struct once__broker *b,
                                 size_t sent)
 {
     struct once__proof p[100];
-    uint64_t end = target_now() + WAIT_MS;
+    uint64_t end = target_now() + patient_ms(WAIT_MS);
     size_t i, n;
 
     while (e->n < sent && target_now() < end) {

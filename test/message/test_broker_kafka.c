@@ -13,6 +13,7 @@
 #include "broker_kit.h"
 #include "base/steady.h"
 #include "messages/broker/kafka/kafka.h"
+#include "patience.h"
 
 #include <signal.h>
 #include <stdarg.h>
@@ -799,7 +800,7 @@ static void without_brokers_an_end_is_soon(void)
             break;
     began = once__steady_ms();
     c->ops->close(c);
-    T_OK(once__steady_ms() - began < (uint64_t)session_ms / 2);
+    T_OK(once__steady_ms() - began < patient_ms((uint64_t)session_ms / 2));
     T_OK(kit_ctl("ask", "kafka up 0"));
 }
 
@@ -807,7 +808,7 @@ static void without_brokers_an_end_is_soon(void)
  * comes. ONCE_OK: something came. */
 static int why_nothing_comes(struct once__broker *c, once_error *err)
 {
-    uint64_t until = once__steady_ms() + WAIT_MS;
+    uint64_t until = once__steady_ms() + patient_ms(WAIT_MS);
     struct once__delivery *d = NULL;
     int rc = c->ops->connect(c, err);
 
@@ -871,7 +872,7 @@ static void who_may_not_read_is_told_so(void)
     T_OK(strstr(err.text, "group") != NULL);
     clear(FIND_COORDINATOR);
     inject(FETCH, 29, 200);
-    for (until = once__steady_ms() + 2 * WAIT_MS;
+    for (until = once__steady_ms() + patient_ms(2 * WAIT_MS);
          rc != ONCE_EOPEN && once__steady_ms() < until;)
         rc = why_nothing_comes(c, &err);
     T_EQ(rc, ONCE_EOPEN);
@@ -900,7 +901,7 @@ static void a_topic_that_has_gone_is_missed(void)
     T_OK(d != NULL && taken(c, d) == ONCE_OK);
     (void)snprintf(line, sizeof(line), "kafka state %s 3", topic);
     T_OK(kit_ctl("ask", line));
-    until = once__steady_ms() + 2 * WAIT_MS;
+    until = once__steady_ms() + patient_ms(2 * WAIT_MS);
     while (c->ops->receive(c, 500, &d, NULL) == ONCE_OK && T_OK(d == NULL) &&
            once__steady_ms() < until)
         ;
@@ -953,7 +954,7 @@ static void a_connection_that_never_ends_keeps_nobody(void)
     }
     atomic_store(&never_ends, 1);
     T_OK(kit_ctl("ask", "kafka down 0"));
-    until = once__steady_ms() + WAIT_MS;
+    until = once__steady_ms() + patient_ms(WAIT_MS);
     while (c->ops->receive(c, 500, &d, NULL) == ONCE_OK && T_OK(d == NULL) &&
            once__steady_ms() < until)
         ;

@@ -436,7 +436,7 @@ static void a_stream_that_is_deleted_ends_the_connection(void)
 {
     struct once__broker *c;
     struct once__delivery *d = NULL;
-    uint64_t end = target_now() + WAIT_MS;
+    uint64_t end = target_now() + patient_ms(WAIT_MS);
     int rc = ONCE_OK;
 
     stream_make("gone", 0);

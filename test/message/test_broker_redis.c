@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* test_broker_redis.c - what only the driver of Redis Streams has. */
 #include "broker_kit.h"
+#include "patience.h"
 
 #include <hiredis/hiredis.h>
 #include <signal.h>
@@ -272,7 +273,7 @@ static void an_entry_trimmed_while_pending_is_an_alarm(void)
     (void)say("XTRIM %s MAXLEN 0", stream);
     b->ops->abandon(b); /* the own pending list then */
     T_OK(kit_connect(b, 30000));
-    T_EQ(b->ops->receive(b, 300, &d, NULL), ONCE_OK);
+    T_EQ(b->ops->receive(b, (uint32_t)patient_ms(300), &d, NULL), ONCE_OK);
     T_OK(d == NULL && kit_logged("ALARM"));
     T_EQ(say("XPENDING %s g - + 10", stream), 0);
     (void)kit_logged(NULL);
@@ -280,7 +281,7 @@ static void an_entry_trimmed_while_pending_is_an_alarm(void)
     (void)say("XREADGROUP GROUP g crashed STREAMS %s >", stream);
     (void)say("XTRIM %s MAXLEN 0", stream);
     (void)usleep(600000);
-    T_EQ(b->ops->receive(b, 1500, &d, NULL), ONCE_OK);
+    T_EQ(b->ops->receive(b, (uint32_t)patient_ms(1500), &d, NULL), ONCE_OK);
     T_OK(d == NULL && kit_logged("ALARM"));
     b->ops->close(b);
 }

@@ -21,6 +21,7 @@ from carry import (PATIENCE, ROOT, Lite, Maria, Pg, Program, database,
                    eventually, marked, once)
 
 import newstore
+import patience
 import servers
 
 BUILD = os.environ.get("ONCE_BUILD", str(ROOT / "build"))
@@ -158,7 +159,8 @@ class Cell:
         return process
 
     def drained(self, *words, die=None):
-        process = self.consumer("drain=%d" % self.drain_ms, *words,
+        drain_ms = self.drain_ms * patience.stretch()
+        process = self.consumer("drain=%d" % drain_ms, *words,
                                 die=die)
         status = process.wait()
         assert status in (0, 1), process.log()

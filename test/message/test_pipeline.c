@@ -24,6 +24,7 @@
 #include "messages/broker/broker.h"
 #include "messages/relay/send_batch.h"
 #include "messages/relay/sender.h"
+#include "patience.h"
 
 enum { BATCH = 4, SENT_MAX = 2000, PATIENCE_MS = 60000 };
 
@@ -225,7 +226,7 @@ int __wrap_once__source_claim(struct once__sender *w, size_t n,
                               uint64_t *claimed_ms)
 {
     int some = __real_once__source_claim(w, n, out, claimed_ms);
-    uint64_t until = once__steady_ms() + PATIENCE_MS;
+    uint64_t until = once__steady_ms() + patient_ms(PATIENCE_MS);
 
     atomic_store(&clerk.of, w);
     if (some != 0 || atomic_exchange(&clerk.late, 0) == 0)
@@ -385,7 +386,7 @@ static long leased(struct db *d)
 /* What has failed already does not wait again. */
 #define EVENTUALLY(condition)                                                  \
     do {                                                                       \
-        uint64_t until_ = once__steady_ms() + PATIENCE_MS;                     \
+        uint64_t until_ = once__steady_ms() + patient_ms(PATIENCE_MS);         \
         while (!(condition) && t__bad == 0 && once__steady_ms() < until_)      \
             (void)usleep(2000);                                                \
         T_OK(condition);                                                       \

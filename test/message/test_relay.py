@@ -388,6 +388,20 @@ def test_a_service_that_is_away_costs_a_row_nothing(http_cell):
     http_cell.all_arrived(messages(2))
 
 
+@pytest.mark.parametrize("status", [503, 524])
+def test_a_proxys_error_is_told_with_its_number_and_what_follows(
+        http_cell, status):
+    """No "does not answer" where somebody has answered."""
+    http_cell.db.emit(messages(1))
+    http_cell.target.answer = lambda name, body, n: status if n == 1 else 200
+    relay = http_cell.relay(*http_cell.to(), "--drain")
+    assert relay.wait() == 0, relay.log()
+    assert "the target has answered with status %d: " % status in relay.log()
+    assert "it is sent again with the same key" in relay.log()
+    assert "does not answer" not in relay.log()
+    http_cell.all_arrived(messages(1))
+
+
 def test_a_row_in_doubt_for_a_day_is_not_sent_again(http_cell):
     http_cell.db.emit(messages(1))
     day = int(time.time() * 1000) - 24 * 3600 * 1000

@@ -118,6 +118,19 @@ def test_each_container_of_ours_may_do_little(path):
             assert may["fsGroup" if "fsGroup" in may else "runAsGroup"] == UID
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_no_pod_has_a_token_for_the_cluster(path):
+    for _, spec in pods(path):
+        assert spec["automountServiceAccountToken"] is False
+
+
+def test_each_container_of_compose_may_do_little(composed):
+    for name in ("init", "gateway"):
+        may = composed["services"][name]
+        assert may["cap_drop"] == ["ALL"] and may["read_only"]
+        assert may["security_opt"] == ["no-new-privileges:true"]
+
+
 def seconds(text):
     return int(re.fullmatch(r"(\d+)s", text)[1])
 

@@ -348,3 +348,16 @@ def test_circles_are_found():
     assert order == [] and set(left) == {a, b, c}
     assert circles.shortest(left, b) == [b, c, b]
     assert circles.shortest(left, a) is None
+
+
+def test_the_limit_of_a_part_grows_with_the_load(monkeypatch):
+    """One of 0.2 s outlives half a second on a machine that is busy."""
+    monkeypatch.setattr(tests.patience, 'stretch', lambda: 1000.0)
+    monkeypatch.setattr(tests.patience.Patience.__init__, '__defaults__',
+                        (tests.time.monotonic, tests.patience.stretch))
+    assert tests.run(['sleep', '0.5'], timeout=0.2)[0] == 0
+    monkeypatch.setattr(tests.patience.Patience.__init__, '__defaults__',
+                        (tests.time.monotonic, lambda: 1.0))
+    status, out = tests.run(['sh', '-c', 'echo begun; exec sleep 1000'],
+                            timeout=0.2, quiet=True)
+    assert status.startswith('time-out after') and out == 'begun\n'

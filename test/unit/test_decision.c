@@ -7,6 +7,13 @@
 
 #include "t.h"
 
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
+static once_bytes text(const char *s)
+{
+    return (once_bytes){s, strlen(s)};
+}
+
 static const char *const nexts[] = {
     "none", "run", "pass", "replay", "problem", "own", "drop", "tell",
 };
@@ -527,8 +534,93 @@ static void a_failure_may_be_repeated_where_not_every_status_is_final(void)
     T_EQ(r.policy, ONCE_RETRY_FAILED);
 }
 
+/* ---- A redirect that leads here ------------------------------------------ */
+
+static int leads(int status, const char *location, const char *path)
+{
+    const once__header h[] = {{text("ETag"), text("/b"), 0},
+                              {text("location"), text(location), 0}};
+    const once__response r = {.status = status, .headers = h, .n = 2};
+    once_record record = {.state = ONCE_COMPLETED};
+    uint8_t bytes[512];
+    const char *detail;
+    size_t size = 0;
+
+    T_EQ(once__response_size(&r, &size, NULL), ONCE_OK);
+    T_OK(size <= sizeof(bytes));
+    once__response_encode(&r, bytes);
+    record.result = (once_bytes){bytes, size};
+    detail = once__leads_here(&record, text(path));
+    if (detail != NULL)
+        T_OK(strstr(detail, "once_key_space path") != NULL &&
+             strlen(detail) < 256);
+    return detail != NULL;
+}
+
+static void a_redirect_that_leads_here_is_named(void)
+{
+    static const int statuses[] = {301, 302, 303, 307, 308};
+    static const char *const here[] = {
+        "/v2/pay",
+        "/v2/pay?a=1",
+        "/v2/pay#x",
+        "v2/pay",
+        "pay",
+        "./pay",
+        "//h.test/v2/pay",
+        "https://h.test:8443/v2/pay?x=/other",
+        "HTTP://h/v2/pay",
+    };
+    static const char *const elsewhere[] = {
+        "/v2",
+        "/v2/pay/",
+        "/v3/pay",
+        "ay",
+        "/pay",
+        "",
+        "?a=/v2/pay",
+        "#/v2/pay",
+        "https://h.test",
+        "https://h.test?/v2/pay",
+        "/",
+        "mailto:pay@h",
+        "../pay",
+        ".",
+        "//v2/pay",
+        "./",
+        ":",
+        "x:",
+    };
+    size_t i;
+
+    for (i = 0; i < COUNT(statuses); i++)
+        T_OK(leads(statuses[i], "/v2/pay", "/v2/pay"));
+    T_OK(!leads(201, "/v2/pay", "/v2/pay"));
+    T_OK(!leads(300, "/v2/pay", "/v2/pay"));
+    T_OK(!leads(404, "/v2/pay", "/v2/pay"));
+    for (i = 0; i < COUNT(here); i++)
+        if (!T_OK(leads(307, here[i], "/v2/pay")))
+            printf("#   %s\n", here[i]);
+    for (i = 0; i < COUNT(elsewhere); i++)
+        if (!T_OK(!leads(307, elsewhere[i], "/v2/pay")))
+            printf("#   %s\n", elsewhere[i]);
+}
+
+static void what_is_no_recorded_redirect_leads_nowhere(void)
+{
+    once_record record = {.state = ONCE_INDETERMINATE};
+
+    T_OK(once__leads_here(&record, text("/")) == NULL);
+    record.state = ONCE_COMPLETED;
+    T_OK(once__leads_here(&record, text("/")) == NULL);
+    record.result = text("no response at all");
+    T_OK(once__leads_here(&record, text("/")) == NULL);
+}
+
 int main(void)
 {
+    T_RUN(a_redirect_that_leads_here_is_named);
+    T_RUN(what_is_no_recorded_redirect_leads_nowhere);
     T_RUN(a_key_or_caller_that_cannot_be_used_is_refused);
     T_RUN(a_dry_run_refuses_nothing);
     T_RUN(an_owner_runs);

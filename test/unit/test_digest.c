@@ -654,6 +654,87 @@ static void print_target(int form, const char *method, const char *path,
     once__fingerprint_free(f);
 }
 
+#define GZIP_HEAD "\x1f\x8b\x08\x08" /* with flags: no byte is NUL */
+
+static void the_time_in_a_gzip_body_does_not_count(void)
+{
+    static const struct {
+        const char *encoding, *body;
+    } same[] =
+        {
+            {"gzip", GZIP_HEAD "\x01\x02\x03\x04\x02\xff-body"},
+            {"gzip", GZIP_HEAD "\xff\xff\xff\xff\x02\xff-body"},
+        },
+      other[] = {
+          {"gzip", GZIP_HEAD "\x01\x02\x03\x04\x02\xff-bodY"},
+          {"gzip", GZIP_HEAD "\x01\x02\x03\x04\x03\xff-body"},
+          {"gzip", "\x1f\x8b\x08\x01\x01\x02\x03\x04\x02\xff-body"},
+          {"br", GZIP_HEAD "\x01\x02\x03\x04\x02\xff-body"},
+          {"br", GZIP_HEAD "\xff\xff\xff\xff\x02\xff-body"},
+          {"gzip", "\x1f\x8b\x07\x01\x01\x02\x03\x04\x02\xff-body"},
+          {"gzip", "\x1f\x8b\x07\x01\xff\xff\xff\xff\x02\xff-body"},
+          {"gzip", "a=1&b=22&c=3"},
+          {"gzip", "a=1&b=23&c=3"},
+          {"gzip", "a=1&"},
+          {"gzip", GZIP_HEAD "\x01"},
+          {"gzip", GZIP_HEAD},
+      };
+    const once_bytes no = {NULL, 0};
+    uint8_t first[32], sums[12][32];
+    size_t i, k, step;
+
+    print_of(no, no, text("gzip"), text(same[0].body), 100, first);
+    for (i = 0; i < 2; i++)
+        for (step = 1; step < 12; step++) {
+            print_of(no, no, text(same[i].encoding), text(same[i].body), step,
+                     sums[0]);
+            T_MEM(sums[0], first, 32);
+        }
+    for (i = 0; i < 12; i++) {
+        print_of(no, no, text(other[i].encoding), text(other[i].body), 3,
+                 sums[i]);
+        T_OK(memcmp(sums[i], first, 32) != 0);
+        for (k = 0; k < i; k++)
+            T_OK(memcmp(sums[i], sums[k], 32) != 0);
+    }
+}
+
+static void print_override(int i, const char *method, int in_name,
+                           uint8_t out[32])
+{
+    once__request_head head = {
+        .method = text("POST"), .path = text("/x"), .of_path = in_name};
+    once__fingerprint *f = NULL;
+
+    head.override[i] = text(method);
+    T_EQ(once__fingerprint_new(ONCE__COUNT_ALL, &head, &f), ONCE_OK);
+    once__fingerprint_end(f, out);
+    once__fingerprint_free(f);
+}
+
+static void the_method_that_a_header_asks_for_counts(void)
+{
+    uint8_t sums[8][32];
+    size_t i, k;
+
+    print_override(0, "", 0, sums[0]);
+    print_override(0, "PUT", 0, sums[1]);
+    print_override(1, "PUT", 0, sums[2]);
+    print_override(2, "PUT", 0, sums[3]);
+    print_override(0, "DELETE", 0, sums[4]);
+    print_override(0, "", 1, sums[5]);
+    print_override(0, "PUT", 1, sums[6]);
+    once__fingerprint_of_text(
+        &(once__request_head){.override = {text("PUT")}, .of_path = 1},
+        text(""), sums[7]);
+    for (i = 0; i < 8; i++)
+        for (k = 0; k < i; k++)
+            T_OK(memcmp(sums[i], sums[k], 32) != 0);
+    /* SHA-256 over the frames, by Python's hashlib. */
+    T_STR(hex(sums[6]), "3929094738f009f8f892e81e70b9bae8"
+                        "b622c7b763a46a33e8554f6625efbbc3");
+}
+
 static void a_key_of_the_realm_is_named_without_method_and_path(void)
 {
     static const char *const other[5] = {"alice", "pay.example", "PUT", "/x",
@@ -737,6 +818,8 @@ int main(void)
     T_RUN(bodies_that_differ_in_more_than_delimiters_differ);
     T_RUN(a_delimiter_that_fails_may_begin_anew);
     T_RUN(a_boundary_is_found_where_the_grammar_has_it);
+    T_RUN(the_time_in_a_gzip_body_does_not_count);
+    T_RUN(the_method_that_a_header_asks_for_counts);
     T_RUN(a_key_of_the_realm_is_named_without_method_and_path);
     T_RUN(method_and_path_are_in_each_of_its_fingerprints);
     T_RUN(a_realm_becomes_a_group_that_can_be_printed);

@@ -82,6 +82,48 @@ static void cookies_are_not_stored(void)
     never_stored("set-cookie2");
 }
 
+static void tokens_of_a_session_are_not_stored(void)
+{
+    static const char *const names[] = {
+        "access-token",
+        "x-access-token",
+        "refresh-token",
+        "x-refresh-token",
+        "id-token",
+        "x-id-token",
+        "auth-token",
+        "x-auth-token",
+        "x-subject-token",
+        "session-token",
+        "x-session-token",
+        "csrf-token",
+        "x-csrf-token",
+        "x-csrftoken",
+        "xsrf-token",
+        "x-xsrf-token",
+        "requestverificationtoken",
+        "x-requestverificationtoken",
+    };
+    const once__header_policy policy = {.store_cookies = 1};
+    size_t i;
+
+    for (i = 0; i < COUNT(names); i++) {
+        never_stored(names[i]);
+        T_OK(stored(names[i], &policy));
+    }
+}
+
+static void what_is_true_of_the_first_exchange_is_not_stored(void)
+{
+    never_stored("age");
+    never_stored("ratelimit");
+    never_stored("ratelimit-remaining");
+    never_stored("x-ratelimit-remaining");
+    never_stored("x-rate-limit-reset");
+    never_stored("dpop-nonce");
+    never_stored("replay-nonce");
+}
+
 static void cookies_are_stored_where_the_operator_says_so(void)
 {
     const once__header_policy policy = {.store_cookies = 1};
@@ -165,6 +207,11 @@ static void all_other_headers_are_stored(void)
         "Idempotency-Attempts",
         "X-Idempotent-Replayed",
         "XAuthorization",
+        "X-Next-Page-Token",
+        "Token",
+        "Pages",
+        "Agent",
+        "Rate",
     };
     size_t i;
 
@@ -287,6 +334,8 @@ int main(void)
     T_RUN(hop_by_hop_headers_are_not_stored);
     T_RUN(date_and_server_and_length_are_not_stored);
     T_RUN(cookies_are_not_stored);
+    T_RUN(tokens_of_a_session_are_not_stored);
+    T_RUN(what_is_true_of_the_first_exchange_is_not_stored);
     T_RUN(cookies_are_stored_where_the_operator_says_so);
     T_RUN(credentials_are_not_stored);
     T_RUN(traces_and_timings_are_not_stored);

@@ -504,8 +504,70 @@ static void a_key_may_be_as_old_as_anything_is_kept_less_the_slack(void)
     T_EQ(most(24 * HOUR, 0, 0, 1), 0);
 }
 
+/* What is left of `key`: "", or the error's text. */
+static const char *placeholder(const char *key)
+{
+    static once_error err;
+    once_bytes text = {key, strlen(key)};
+
+    err = (once_error){0, ""};
+    if (once__key_refuse_placeholder(text, &err) == ONCE_OK)
+        return "";
+    T_EQ(err.code, ONCE_EINVAL);
+    return err.text;
+}
+
+static void what_stands_for_no_value_is_no_key(void)
+{
+    static const char *const words[] = {
+        "undefined",
+        "null",
+        "Null",
+        "NULL",
+        "(null)",
+        "None",
+        "nil",
+        "<nil>",
+        "NaN",
+        "[object Object]",
+        "00000000-0000-0000-0000-000000000000",
+        "00000000000000000000000000000000",
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (!T_OK(strstr(placeholder(words[i]), "Send a new random key") !=
+                  NULL))
+            printf("#   taken: %s\n", words[i]);
+    T_STR(placeholder("undefined"),
+          "Idempotency-Key: \"undefined\" is what a program sends where it "
+          "has no key. Send a new random key for each operation, such as a "
+          "UUID.");
+}
+
+static void what_only_begins_so_is_a_key(void)
+{
+    static const char *const keys[] = {
+        "undefined-1",
+        "undefine",
+        "nullable",
+        "k-null",
+        "0",
+        "00000000-0000-0000-0000-000000000001",
+        "00000000-0000-7000-8000-000000000000",
+        "0000000000000000000000000000000",
+        "ffffffff-ffff-ffff-ffff-ffffffffffff",
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(keys) / sizeof(keys[0]); i++)
+        T_STR(placeholder(keys[i]), "");
+}
+
 int main(void)
 {
+    T_RUN(what_stands_for_no_value_is_no_key);
+    T_RUN(what_only_begins_so_is_a_key);
     T_RUN(a_bare_token_is_the_key);
     T_RUN(a_string_is_the_key_without_its_quotes);
     T_RUN(both_forms_of_a_text_are_one_key);

@@ -87,7 +87,8 @@ static int is_declined(int status)
 
 static int is_gateways(int status)
 {
-    return status == 502 || status == 504;
+    return status == 502 || status == 504 || (status >= 520 && status <= 524) ||
+           status == 529 || status == 530;
 }
 
 /* ---- Sets --------------------------------------------------------------- */
@@ -416,10 +417,10 @@ static void a_whole_response_with_a_final_status_completes(void)
 
 static void a_gateways_error_gives_up(void)
 {
-    static const int statuses[] = {502, 504};
+    static const int statuses[] = {502, 504, 520, 521, 522, 523, 524, 529, 530};
     int i;
 
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < 9; i++) {
         T_STR(judged(ONCE__WHOLE, statuses[i], "", every()), "give up");
         T_STR(judged(ONCE__UNSTORABLE, statuses[i], "", every()), "give up");
         T_STR(judged(ONCE__WHOLE, statuses[i], "", only_success()), "give up");

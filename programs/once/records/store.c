@@ -75,6 +75,83 @@ int cli_in_process(const char *url)
     return is_in(url, ONCE__STORE_PROCESS);
 }
 
+/* What to do after an opening that was refused, by the words of the other side:
+ * a server's are a part of `text`. */
+static const struct {
+    const char *said, *next;
+} of_servers[] = {
+#define LOGIN                                                                  \
+    "The server answers, and refuses this user: check user and password "      \
+    "in the store's URL, and the server's own rules for logins"
+#define DATABASE                                                               \
+    "The server answers, and lacks the database: check its name in the "       \
+    "store's URL, or create it on the server"
+#define RIGHTS                                                                 \
+    "The server has let the user in, and denies it a right: grant what the "   \
+    "page of this store in docs/ lists"
+    {" 28000:", LOGIN}, /* PostgreSQL's SQLSTATE */
+    {" 28P01:", LOGIN},
+    {" 3D000:", DATABASE},
+    {"42501", RIGHTS},
+    {"(error 1045)", LOGIN}, /* MySQL's and MariaDB's numbers */
+    {"(error 1698)", LOGIN},
+    {"(error 1044)", RIGHTS},
+    {"(error 1142)", RIGHTS},
+    {"(error 1049)", DATABASE},
+    {"does not accept user and password", LOGIN}, /* Redis */
+    {"the database in the URL", DATABASE},
+    {"",
+     "Check the address in the store's URL, and what the server's log says of "
+     "this connection"},
+#undef LOGIN
+#undef DATABASE
+#undef RIGHTS
+};
+
+static const struct {
+    int error;
+    const char *next;
+} of_files[] = {
+    {ENOENT, "Check the path: a folder of it is missing, or its disk is not "
+             "mounted"},
+    {EACCES, "Run it as the user of the gateway, who must own the files and "
+             "their folder"},
+    {EPERM, "Run it as the user of the gateway, who must own the files and "
+            "their folder"},
+    {ENOSPC, "Make room on this disk"},
+    {EDQUOT, "Make room on this disk, or raise this user's quota"},
+};
+
+/* By the text, since a store may be known by its name alone: a server's begins
+ * with its driver's. */
+static int speaks_of_server(const char *text)
+{
+    const struct once__store_line *lines;
+    size_t n, i;
+
+    lines = once__store_lines(&n);
+    for (i = 0; i < n; i++)
+        if (lines[i].place == ONCE__STORE_SERVER &&
+            strncmp(text, lines[i].ops->name, strlen(lines[i].ops->name)) == 0)
+            return 1;
+    return 0;
+}
+
+static const char *advice_of_opening(const char *text)
+{
+    int server = speaks_of_server(text);
+    size_t i;
+
+    for (i = 0; server && i < sizeof(of_servers) / sizeof(of_servers[0]); i++)
+        if (strstr(text, of_servers[i].said) != NULL)
+            return of_servers[i].next;
+    for (i = 0; i < sizeof(of_files) / sizeof(of_files[0]); i++)
+        if (strstr(text, strerror(of_files[i].error)) != NULL)
+            return of_files[i].next;
+    return "Check the path, its permissions and the disk; the gateway's user "
+           "must own the files";
+}
+
 /* None where the text has it already. */
 static const char *advice(int code, const char *text)
 {
@@ -84,8 +161,7 @@ static const char *advice(int code, const char *text)
     case ONCE_EAWAY:
         return "Check that the server runs, and its address";
     case ONCE_EOPEN:
-        return "Check the path, its permissions and the disk, or the server; "
-               "the gateway's user must own the files";
+        return advice_of_opening(text);
     case ONCE_ECORRUPT:
         return "The record counts as taken, so nothing runs twice. Keep a copy "
                "of the store and look at the disk";
@@ -216,20 +292,13 @@ static int not_opened(const struct cli *c, int code, const once_error *err)
         return cli_trouble(c, code, err);
     if (strstr(err->text, "once init") != NULL)
         return cli_say(c, CLI_STORE, "%s", err->text);
-    if (is_in(cli_url(c), ONCE__STORE_SERVER))
-        return cli_say(c, CLI_STORE,
-                       "%s. Nothing was created; what a new store needs is "
-                       "created, or printed, by once init",
-                       err->text);
     if (strstr(err->text, strerror(EROFS)) != NULL)
         return cli_say(c, CLI_STORE,
                        "%s: nothing can be changed there. once ls, show, "
                        "stats, verify and backup read it all the same",
                        err->text);
-    return cli_say(c, CLI_STORE,
-                   "%s. Nothing was created. Check the path, its permissions "
-                   "and the disk; the gateway's user must own the files",
-                   err->text);
+    return cli_say(c, CLI_STORE, "%s. Nothing was created. %s", err->text,
+                   advice_of_opening(err->text));
 }
 
 static void say_event(void *user, const char *text)

@@ -187,8 +187,17 @@ static const char *name_of(int outcome)
     return names[outcome];
 }
 
+/* The same request is wanted elsewhere, so it was not carried out here. */
+static int is_moved(int status)
+{
+    return status == 301 || status == 307 || status == 308;
+}
+
 static const char *advice(const once_client_result *r)
 {
+    if (r->outcome == ONCE_CLIENT_NOT_DONE && is_moved(r->status))
+        return "The server redirects, and redirects are not followed: send a "
+               "new order to the new URL";
     switch (r->outcome) {
     case ONCE_CLIENT_MISMATCH:
         return "Send what was kept with --resume, or take the right id";

@@ -205,6 +205,16 @@ static int keep_shown(once_attempt *a, const once_record *r)
     return 1;
 }
 
+/* Another request's result, as far as the store has it at hand: it may say why
+ * this one has the same key, as a redirect does. Nobody depends on it. */
+enum { OTHERS_MAX = 4096 };
+
+static int tells_why(const once_record *r, int rc)
+{
+    return rc == ONCE_MISMATCH && r->state == ONCE_COMPLETED &&
+           r->result.data != NULL && r->result.size <= OTHERS_MAX;
+}
+
 /* Returns `rc`, or an error if there is no memory: ONCE_ENOMEM for a claim,
  * which changed nothing; ONCE_ESTORE for the end of an owner, because its
  * caller then does not know what is recorded. */
@@ -217,6 +227,8 @@ static int keep_answer(once_attempt *a, const once_op *op, int rc)
     a->left_ms = rc == ONCE_IN_FLIGHT ? op->left_ms : 0;
     if (rc == ONCE_REPLAY && !keep_shown(a, &op->record))
         return a->ending != 0 ? ONCE_ESTORE : ONCE_ENOMEM;
+    if (tells_why(&op->record, rc))
+        (void)keep_shown(a, &op->record);
     return rc;
 }
 

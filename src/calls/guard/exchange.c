@@ -66,6 +66,7 @@ struct once_exchange {
     int has_apart;
 
     uint64_t born_ms; /* of a key that says it                             */
+    char *path;       /* as the client sent it; NULL without memory        */
     int has_id;       /* the caller has drawn the owner's token            */
     uint8_t id[ONCE_TOKEN_SIZE];
     uint8_t name[ONCE_NAME_SIZE];
@@ -317,6 +318,7 @@ static int keep_caller(once_exchange *x, once_bytes scope, once_bytes realm,
     c->realm = keep(&at, realm);
     c->head = *head;
     c->head.query = c->head.type = (once_bytes){NULL, 0};
+    memset(c->head.override, 0, sizeof(c->head.override));
     c->head.method = keep(&at, head->method);
     c->head.path = keep(&at, head->path);
     c->head.encoding = keep(&at, head->encoding);
@@ -393,7 +395,7 @@ static int begin_print(once_exchange *x, const once_http_request *r,
 static once__request_head
 head_of(const once_guard *g, const once_http_request *r, const struct target *t)
 {
-    return (once__request_head){
+    once__request_head head = {
         .query = t->query,
         .type = header_or_nothing(r, "Content-Type"),
         .encoding = header_or_nothing(r, "Content-Encoding"),
@@ -401,6 +403,11 @@ head_of(const once_guard *g, const once_http_request *r, const struct target *t)
         .path = t->path,
         .of_path = g->options.key_space == ONCE_KEY_SPACE_PATH,
     };
+    size_t i;
+
+    for (i = 0; i < ONCE__OVERRIDES; i++)
+        head.override[i] = header_or_nothing(r, once__override_headers[i]);
+    return head;
 }
 
 /* What the record will say for operators. */
@@ -440,6 +447,7 @@ static int identify(once_exchange *x, const once_http_request *r,
 
     x->collect = has_key_in_body(x);
     if (!x->collect && (once__key_parse(raw, key, &k.size, &err) != ONCE_OK ||
+                        once__key_refuse_placeholder(k, &err) != ONCE_OK ||
                         once__key_birth(x->guard->policy.key_form, k,
                                         &x->born_ms, &err) != ONCE_OK)) {
         refuse(x, ONCE__PROBLEM_KEY_INVALID, err.text);
@@ -455,6 +463,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     split_target(r->target, &t);
     describe(x, r, &t);
     x->look_ms = once__lookup_wait(t.query, x->look_ms);
+    x->path = strndup(t.path.data, t.path.size);
     head = head_of(x->guard, r, &t);
     rc = name_it(x, r, &t, &head, s, k);
     if (rc == ONCE_OK && !x->look)
@@ -712,6 +721,8 @@ static int claimed(once_exchange *x, int rc)
     x->decision = x->look ? once__decide_lookup(rc, record, &x->stored, &err)
                           : once__decide_claim(&x->guard->policy, rc, record,
                                                left_ms, &x->stored, &err);
+    if (x->decision.problem == ONCE__PROBLEM_KEY_REUSED && x->path != NULL)
+        x->decision.detail = once__leads_here(record, once__text(x->path));
     note_would(x, record);
     if (err.text[0] != '\0')
         once__guard_event(x->guard, "record %s: %s", x->hash, err.text);
@@ -1152,6 +1163,7 @@ void once_exchange_free(once_exchange *x)
     once__fingerprint_free(x->fingerprint);
     once__json_clear(&x->json);
     free(x->caller);
+    free(x->path);
     once__reply_clear(&x->reply);
     free(x);
 }

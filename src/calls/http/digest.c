@@ -62,6 +62,7 @@
 #define NAME_TAG "once name 2"
 #define PATH_TAG "once name 1" /* of path */
 #define TARGET_TAG "once fingerprint target 1"
+#define OVERRIDE_TAG "once fingerprint override 1"
 #define FINGERPRINT_TAG "once fingerprint 1"
 #define PARTS_TAG "once fingerprint parts 1"
 #define JSON_TAG "once fingerprint json 1"
@@ -76,6 +77,7 @@ struct once__fingerprint {
     int ended;
     int body_counts;
     uint64_t body; /* bytes so far; multipart: of this piece */
+    int is_gzip;   /* so far the body begins as one of gzip  */
     /* multipart */
     char delimiter[BEFORE_BOUNDARY + ONCE__BOUNDARY_MAX];
     size_t size;    /* of the delimiter; 0: the body is one piece */
@@ -174,6 +176,26 @@ void once__name(once_bytes scope, once_bytes realm,
 
 /* ---- Fingerprints ------------------------------------------------------ */
 
+const char *const once__override_headers[ONCE__OVERRIDES] = {
+    "X-HTTP-Method-Override",
+    "X-HTTP-Method",
+    "X-Method-Override",
+};
+
+/* To the service it is another method. Requests without one have the
+ * fingerprint that they had before these headers counted. */
+static void add_override(SHA256_CTX *md, const once__request_head *head)
+{
+    size_t i, size = 0;
+
+    for (i = 0; i < ONCE__OVERRIDES; i++)
+        size += head->override[i].size;
+    if (size == 0)
+        return;
+    add_frames(md, &(once_bytes){OVERRIDE_TAG, sizeof(OVERRIDE_TAG) - 1}, 1);
+    add_frames(md, head->override, ONCE__OVERRIDES);
+}
+
 /* What is not in the name has to be compared. */
 static void add_target(SHA256_CTX *md, const once__request_head *head)
 {
@@ -185,6 +207,7 @@ static void add_target(SHA256_CTX *md, const once__request_head *head)
 
     if (!head->of_path)
         add_frames(md, parts, COUNT(parts));
+    add_override(md, head);
 }
 
 static void begin_whole(SHA256_CTX *md, const once__request_head *head)
@@ -257,6 +280,13 @@ static int is_json(const once__request_head *head)
            strncasecmp(end - strlen("+json"), "+json", strlen("+json")) == 0;
 }
 
+/* The one coding has two names (RFC 9110, 8.4.1.3). */
+static int is_gzip(once_bytes encoding)
+{
+    return once__same_name(encoding, text("gzip", 4)) ||
+           once__same_name(encoding, text("x-gzip", 6));
+}
+
 int once__fingerprint_new(unsigned counts, const once__request_head *head,
                           once__fingerprint **out)
 {
@@ -276,6 +306,7 @@ int once__fingerprint_new(unsigned counts, const once__request_head *head,
     if (counts & ONCE__COUNT_JSON) /* what is no JSON */
         counts = (counts & ~(unsigned)ONCE__COUNT_JSON) | ONCE__COUNT_BODY;
     f->body_counts = (counts & ONCE__COUNT_BODY) != 0;
+    f->is_gzip = is_gzip(head->encoding);
     if (f->body_counts && once__boundary_find(head->type, &b)) {
         expect_delimiters(f, b.text);
         begin_parts(&f->md, counts, head, &b);
@@ -292,6 +323,23 @@ static void add_body(once__fingerprint *f, const void *data, size_t size)
 {
     add(&f->md, data, size);
     f->body += size;
+}
+
+/* RFC 1952: two bytes of magic, the method, flags; then MTIME, when the body
+ * was compressed. A client that compresses anew for each try sends another
+ * time: it counts as zero, which says "no time". */
+static void add_gzip(once__fingerprint *f, const uint8_t *at, size_t size)
+{
+    enum { MAGIC = 3, MTIME = 4, MTIME_END = 8 };
+    static const uint8_t magic[MAGIC] = {0x1f, 0x8b, 0x08};
+    const uint8_t zero = 0;
+
+    for (; size > 0 && f->is_gzip && f->body < MTIME_END; at++, size--) {
+        f->is_gzip = f->body >= MAGIC || *at == magic[f->body];
+        add_body(f, f->is_gzip && f->body >= MTIME ? &zero : at, 1);
+    }
+    if (size > 0)
+        add_body(f, at, size);
 }
 
 /* What looked like a delimiter is text. */
@@ -347,7 +395,7 @@ void once__fingerprint_body(once__fingerprint *f, const void *data, size_t size)
     if (f->size > 0)
         split(f, data, size);
     else
-        add_body(f, data, size);
+        add_gzip(f, data, size);
 }
 
 static void end_pieces(once__fingerprint *f)

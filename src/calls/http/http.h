@@ -32,6 +32,14 @@
 ONCE_CHECK int once__key_parse(once_bytes value, char *out, size_t *len,
                                once_error *err);
 
+/*
+ * ONCE_EINVAL: `key`, or a part of one, is what programs send in place of a
+ * value that they lack, such as "undefined" or the UUID of zeros. Many
+ * operations would have this key. For what a client sends: an operator can
+ * still look for such a record.
+ */
+ONCE_CHECK int once__key_refuse_placeholder(once_bytes key, once_error *err);
+
 /* ---- Keys that carry a time (section 1), key_time.c --------------------- */
 
 /* once_key_time */
@@ -81,8 +89,14 @@ size_t once__key_write(once_bytes key, char out[ONCE__KEY_LINE]);
 
 /* ---- Stored name and fingerprint (section 1), digest.c ----------------- */
 
+/* Headers by which a POST asks for another method. Services read one of them,
+ * and nobody can tell which: all count. */
+enum { ONCE__OVERRIDES = 3 };
+extern const char *const once__override_headers[ONCE__OVERRIDES];
+
 typedef struct once__request_head {
     once_bytes query, type, encoding;
+    once_bytes override[ONCE__OVERRIDES]; /* their values, empty if absent */
     once_bytes method, path; /* as the client sent them, without the query */
     int of_path; /* once_key_space path: the key belongs to method and path.
                   * Otherwise to the caller: then they are part of every
@@ -122,10 +136,11 @@ ONCE_CHECK int once__compared_check(const once__compared *c, once_error *err);
 
 /*
  * Begins a fingerprint over method and path, unless they are part of the name,
- * and the parts in `counts`: they are length-framed, then
+ * the headers that override the method, and the parts in `counts`: they are length-framed, then
  * the body is streamed and its length framed at the end. Where the type is
  * multipart and the body counts, the boundary does not: neither in the type nor
- * in the delimiters of the body. End it with once__fingerprint_free().
+ * in the delimiters of the body. Where the encoding is gzip, the time in the
+ * body's head does not count. End it with once__fingerprint_free().
  */
 ONCE_CHECK int once__fingerprint_new(unsigned counts,
                                      const once__request_head *head,
@@ -202,7 +217,8 @@ typedef struct once__rules {
 } once__rules;
 
 /* once_final, once_release and once_unknown, as they are written. NULL is the
- * default: 2xx 3xx 4xx 5xx; 401 408 421 425 429; 502 504. */
+ * default: 2xx 3xx 4xx 5xx; 401 408 421 425 429; 502 504
+ * 520 521 522 523 524 529 530. */
 typedef struct once__status_lists {
     const once__statuses *final, *released, *unknown;
 } once__status_lists;
@@ -648,6 +664,13 @@ once__http_decision once__decide_claim(const once__policy *policy, int rc,
                                        const once_record *record,
                                        uint64_t left_ms, once__response *stored,
                                        once_error *err);
+
+/*
+ * After ONCE_MISMATCH: the problem's detail, if the recorded response is a
+ * redirect that leads to `path`, the request's own as the client sent it; else
+ * NULL. The detail is a constant text.
+ */
+const char *once__leads_here(const once_record *record, once_bytes path);
 
 /*
  * After once_look_start(), which ended with `rc`; the rest as above. A

@@ -10,7 +10,8 @@
  *
  * It refuses whatever is not exactly one of them. A key that does not parse
  * must never pass for "no key", and a guess at what was meant could give two
- * operations one key. The functions take_*() follow the algorithms of RFC
+ * operations one key. For the same reason it has a list of what programs send
+ * where they have no key at all. The functions take_*() follow the algorithms of RFC
  * 8941, 4.2: they move the cursor past what they read and return 1, or
  * return 0.
  */
@@ -18,6 +19,7 @@
 
 #include <assert.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -279,4 +281,32 @@ int once__key_parse(once_bytes value, char *out, size_t *len, once_error *err)
     *len = t.len;
 out:
     return rc;
+}
+
+int once__key_refuse_placeholder(once_bytes key, once_error *err)
+{
+    /* How languages print "no value", and the UUID that nobody has drawn. */
+    static const char *const words[] = {
+        "undefined",
+        "null",
+        "(null)",
+        "none",
+        "nil",
+        "<nil>",
+        "nan",
+        "[object Object]",
+        "00000000-0000-0000-0000-000000000000",
+        "00000000000000000000000000000000",
+    };
+    size_t i;
+
+    for (i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+        if (key.size == strlen(words[i]) &&
+            strncasecmp(key.data, words[i], key.size) == 0)
+            return once__fail(err, ONCE_EINVAL,
+                              "Idempotency-Key: \"%s\" is what a program "
+                              "sends where it has no key. Send a new random "
+                              "key for each operation, such as a UUID.",
+                              words[i]);
+    return ONCE_OK;
 }

@@ -202,6 +202,9 @@ int once__json_key(const once__json *doc, const once_bytes *pointers, size_t n,
             return once__fail(err, ONCE_ELIMIT,
                               "key in the body: more than %d characters",
                               ONCE__KEY_MAX);
+        rc = once__key_refuse_placeholder(part, err);
+        if (rc != ONCE_OK)
+            return rc;
         found += part.size > 0;
         if (n > 1)
             size += (size_t)snprintf(text + size, sizeof(text) - size,

@@ -118,8 +118,9 @@ int once__statuses_all(const once__statuses *set)
  * again. */
 static const int declined[] = {401, 408, 421, 425, 429};
 
-/* With these a gateway says that it has lost the one behind it. */
-static const int lost[] = {502, 504};
+/* With these a gateway says that it has lost the one behind it: those of RFC
+ * 9110, and what proxies of content networks answer in their place. */
+static const int lost[] = {502, 504, 520, 521, 522, 523, 524, 529, 530};
 
 static void final_by_default(once__statuses *set)
 {

@@ -296,8 +296,11 @@ static int end_of(const struct once__transfer *t, const char **why)
         return is_about_route(t->answer.status) ? ONCE__END_REFUSED
                                                 : ONCE__END_REJECTED;
     case ONCE__NEXT_AGAIN:
-        *why = j.harmless ? "the answer is: not now"
-                          : "the answer does not say whether it took effect";
+        *why = j.harmless  ? "the answer is: not now"
+               : t->single ? "this does not say whether the message took "
+                             "effect; an operator decides about it"
+                           : "this does not say whether the message took "
+                             "effect; it is sent again with the same key";
         return again(t, &j);
     default:
         *why = "the answer is: it is unknown whether it took effect";

@@ -5,11 +5,18 @@
  */
 #include "messages/relay/sender.h"
 
+#include <stdio.h>
+
+#include "base/status.h"
+
 enum { SAY_MS = 60000 /* between two openings of a circuit that are said */ };
 
-static void circuit_open(struct once__sender *w, int unreached, const char *why)
+/* `status` is that of the answer which was no proof, 0 if none came. */
+static void circuit_open(struct once__sender *w, int unreached, int status,
+                         const char *why)
 {
     uint64_t now = once__relay_ms();
+    char what[64];
 
     w->failures++;
     w->failed = 1;
@@ -22,8 +29,14 @@ static void circuit_open(struct once__sender *w, int unreached, const char *why)
         return;
     w->opened_ms = now;
     w->open_said = 1;
+    if (status != 0)
+        (void)snprintf(what, sizeof(what), "has answered with status %d",
+                       status);
     once__relay_say(w->r, "route %s: the target %s: %s", w->route->o.name,
-                    unreached ? "is away" : "does not answer", why);
+                    status != 0 ? what
+                    : unreached ? "is away"
+                                : "does not answer",
+                    why);
 }
 
 void once__circuit_end(struct once__sender *w)
@@ -54,7 +67,7 @@ int once__target_there(struct once__sender *w)
             circuit_close(w);
         return 1;
     }
-    circuit_open(w, 1, err.text);
+    circuit_open(w, 1, 0, err.text);
     return 0;
 }
 
@@ -77,9 +90,8 @@ static int is_trouble(const struct once__item *item)
         return -1;
     case ONCE__END_AWAY:
         return 1;
-    case ONCE__END_SILENT: /* 502 to 504 come from what stands before it */
-        return item->status == 0 ||
-               (item->status >= 502 && item->status <= 504);
+    case ONCE__END_SILENT:
+        return item->status == 0 || once__is_gateways_status(item->status);
     default:
         return 0;
     }
@@ -120,7 +132,8 @@ void once__target_judge(struct once__sender *w, const struct once__batch *b)
             why = b->items[i].why;
     }
     if (failed != NULL)
-        circuit_open(w, 0, failed->why != NULL ? failed->why : "no proof came");
+        circuit_open(w, 0, failed->status,
+                     failed->why != NULL ? failed->why : "no proof came");
     else
         wait_to_send(w, why);
 }
