@@ -10,14 +10,12 @@
 #include "base/url.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/secret.h"
 
 /* The parameter in front of which a "?" or "&" stands, or NULL. */
 static char *find(char *url, const char *param)
@@ -161,32 +159,16 @@ int once__url_take_number(char *url, const char *param, uint64_t least,
     return 1;
 }
 
-static int read_secret(const char *path, char *out, size_t size,
-                       once_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
-
-    if (fd < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
-    n = read(fd, out, size);
-    (void)close(fd);
-    if (n <= 0 || (size_t)n == size) {
-        explicit_bzero(out, size);
-        return once__fail(err, ONCE_EOPEN, "%s: empty or too long", path);
-    }
-    out[n] = '\0';
-    out[strcspn(out, "\r\n")] = '\0';
-    return 1;
-}
-
 int once__url_take_secret(char *url, const char *param, char *out, size_t size,
                           once_error *err)
 {
     char path[PATH_MAX];
     int rc = once__url_take(url, param, path, sizeof(path), err);
 
-    return rc <= 0 ? rc : read_secret(path, out, size, err);
+    if (rc <= 0)
+        return rc;
+    rc = once__secret_read(path, out, size, err);
+    return rc == ONCE_OK ? 1 : rc;
 }
 
 int once__url_end(const char *store, char *url, const char *known,
