@@ -160,7 +160,8 @@ typedef struct once_guard_options {
     once_http_text *key_of; /* in place of a header: a computed key [NULL]  */
     uint32_t key_required;  /* 1: without a key 400 "key-missing"; 0: it
                             * passes [0]                                    */
-    const char *realm;      /* [the request's host, lower case, no port]     */
+    const char *realm;      /* whose keys these are: never the request's
+                             * host, which the client chooses ["once"]       */
     const char *methods;    /* those that are guarded ["POST PATCH"]         */
     uint32_t in_flight_ms;  /* how long a repeat waits for the first, at most
                             * 600000; 0: it gets 409 at once [0]            */

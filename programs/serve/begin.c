@@ -51,6 +51,18 @@ void serve_begin_head(struct serve_call *k)
         k->route = serve_route_of(k);
     if (k->refused != 0)
         return;
+    k->run_ms = k->route->run_ms;
+    k->answer_ms = k->route->wait_ms + k->route->store_ms + SERVE_ANSWER_MS;
+    if (k->scope != NULL && k->route->scope_off) {
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"scope\": its route says \"scope\": \"off\", so that "
+                     "all callers are one. Leave out one of both.");
+        return;
+    }
+    if (!serve_has_room(k->serve, k->route->max_response)) {
+        serve_refuse_room(k);
+        return;
+    }
     r.headers = k->lines;
     r.n = k->n_lines;
     r.server = k;
@@ -71,15 +83,15 @@ void serve_begin_body(struct serve_call *k, const void *data, size_t size)
 static enum MHD_Result say_run(struct serve_call *k, const struct serve_open *o)
 {
     const char *key = once_exchange_key(o->x);
-    char token[ONCE_EXCHANGE_TOKEN];
+    char token[1 + ONCE_EXCHANGE_TOKEN];
     json_t *head;
 
-    once_exchange_token(o->x, token);
+    serve_open_token(o, token);
     head = json_pack(
         "{s:s, s:s, s:I, s:s, s:I, s:I, s:I}", "do", "run", "token", token,
         "attempt", (json_int_t)once_exchange_attempt(o->x), "record",
-        once_exchange_record(o->x), "run_ms", (json_int_t)o->route->run_ms,
-        "lease_ms", (json_int_t)o->route->lease_ms, "max_response",
+        once_exchange_record(o->x), "run_ms", (json_int_t)o->run_ms, "lease_ms",
+        (json_int_t)o->route->lease_ms, "max_response",
         (json_int_t)o->route->max_response);
     if (head != NULL && key != NULL)
         (void)json_object_set_new(head, "key", json_string(key));

@@ -15,8 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "calls/call/call.h"
 #include "calls/guard/guard.h"
+
+enum { RUN_MOST_MS = 600000, WAIT_MOST_MS = 600000 };
 
 /* ---- The head ---------------------------------------------------------------- */
 
@@ -43,7 +46,7 @@ static void read_times(struct serve_call *k)
 
     r->size = sizeof(*r);
     r->lease_ms = (uint32_t)number(k, "lease_ms", UINT32_MAX);
-    r->wait_ms = (uint32_t)number(k, "wait_ms", 600000);
+    r->wait_ms = (uint32_t)number(k, "wait_ms", WAIT_MOST_MS);
     r->keep_ms = number(k, "keep_ms", ONCE_KEEP_MAX_MS);
 }
 
@@ -59,7 +62,10 @@ void serve_call_head(struct serve_call *k)
     serve_check_room(k);
     (void)serve_head_id(k);
     read_times(k);
-    k->route = serve_route_of_calls(k, number(k, "run_ms", 600000));
+    k->route = serve_route_of_calls(k);
+    k->run_ms = number(k, "run_ms", RUN_MOST_MS);
+    k->run_ms = k->run_ms > 0 ? k->run_ms : k->route->run_ms;
+    k->answer_ms = r->wait_ms + k->route->store_ms + SERVE_ANSWER_MS;
     if (k->refused != 0)
         return;
     if (once__call_name(group, bytes_of(key), r->name, &err) != ONCE_OK ||
@@ -117,18 +123,13 @@ static enum MHD_Result say_replay(struct serve_call *k, const once_attempt *a)
 static enum MHD_Result say_run(struct serve_call *k, const struct serve_open *o)
 {
     const once_record *r = once_attempt_record(o->attempt);
-    struct once__token t = {
-        .fence = r->fence, .attempt = r->attempt, .doubt = r->doubt};
-    char token[1 + ONCE_EXCHANGE_TOKEN] = {SERVE_CALL_TOKEN};
+    char token[1 + ONCE_EXCHANGE_TOKEN];
 
-    memcpy(t.name, o->request.name, sizeof(t.name));
-    memcpy(t.fingerprint, o->request.fingerprint, sizeof(t.fingerprint));
-    memcpy(t.id, o->id, sizeof(t.id));
-    once__token_write(&t, token + 1);
+    serve_open_token(o, token);
     return serve_say(k, MHD_HTTP_OK,
                      json_pack("{s:s, s:s, s:I, s:I}", "do", "run", "token",
                                token, "attempt", (json_int_t)r->attempt,
-                               "run_ms", (json_int_t)o->route->run_ms),
+                               "run_ms", (json_int_t)o->run_ms),
                      (once_bytes){NULL, 0});
 }
 
@@ -229,20 +230,20 @@ void serve_call_end_head(struct serve_call *k)
     k->request.token = k->id;
 }
 
-int serve_call_resume(struct serve_call *k)
+int serve_call_resume(struct serve_call *k, once_error *err)
 {
     struct once__token t;
     once_record granted = {0};
 
     if (!once__token_read(k->token + 1, &t))
-        return 0;
+        return once__fail(err, ONCE_EINVAL, "\"token\" cannot be read");
     memcpy(k->request.name, t.name, ONCE_NAME_SIZE);
     memcpy(k->request.fingerprint, t.fingerprint, ONCE_FINGERPRINT_SIZE);
     granted.fence = t.fence;
     granted.attempt = t.attempt;
     granted.doubt = t.doubt;
-    return once_attempt_resume(k->serve->engine, &k->request, &granted, NULL,
-                               &k->attempt) == ONCE_OK;
+    return once_attempt_resume(k->serve->engine, &k->request, &granted, err,
+                               &k->attempt);
 }
 
 static int complete(const struct serve_call *k, struct serve_open *o)
@@ -283,11 +284,33 @@ int serve_call_tell(struct serve_call *k, struct serve_open *o)
                                               serve_call_done, o);
 }
 
+/* A function that broke is given up, also one whose end was told before: what is
+ * recorded is looked for. 1: the store is being asked. */
+static int look(struct serve_open *o)
+{
+    once_request r = {.size = sizeof(r), .token = o->id};
+    once_attempt *a = NULL;
+
+    if (o->rc != ONCE_OK || o->looked)
+        return 0;
+    o->looked = 1;
+    memcpy(r.name, o->request.name, sizeof(r.name));
+    memcpy(r.fingerprint, o->request.fingerprint, sizeof(r.fingerprint));
+    if (once_attempt_new(o->wake.serve->engine, &r, NULL, &a) != ONCE_OK)
+        return 0;
+    once_attempt_free(o->attempt);
+    o->attempt = a;
+    o->woken = 0;
+    return once_look_start(a, serve_call_done, o) == ONCE_OK;
+}
+
 enum MHD_Result serve_call_ended(struct serve_call *k)
 {
     struct serve_open *o = k->open;
     enum MHD_Result answer;
 
+    if (k->kind == SERVE_BROKEN && look(o))
+        return serve_wait(k);
     k->open = NULL;
     o->call = NULL;
     if (o->rc == ONCE_OK && k->kind == SERVE_CALL_END && !k->too_large) {

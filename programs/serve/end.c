@@ -41,6 +41,43 @@ static int is_of_call(const struct serve_call *k)
     return k->token != NULL && k->token[0] == SERVE_CALL_TOKEN;
 }
 
+/* What this server has of its id, or NULL. A token says of which kind it is: one
+ * of a call is no token of an exchange, whose id it may have. */
+static struct serve_open *find(struct serve_call *k)
+{
+    struct serve_open *o = serve_open_find(k->serve, k->id);
+
+    if (o == NULL)
+        return NULL;
+    if (!serve_owner_may(k->owner, o->owner)) {
+        serve_refuse_owner(k);
+        return NULL;
+    }
+    if (k->token != NULL && is_of_call(k) == (o->attempt != NULL))
+        return o;
+    if (k->token != NULL)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"token\": its id is that of %s.",
+                     is_of_call(k) ? "an exchange" : "a call");
+    return k->token == NULL ? o : NULL;
+}
+
+static void check_token(struct serve_call *k, struct once__token *t)
+{
+    static const char *const none[] = {
+        [SERVE_END] = "of \"run\" of /v1/begin",
+        [SERVE_BROKEN] = "of \"run\"",
+        [SERVE_ABANDON] = "of \"run\"",
+        [SERVE_CALL_END] = "of \"run\" of /v1/call/begin",
+    };
+
+    if (k->token == NULL || !once__token_read(k->token + is_of_call(k), t) ||
+        (k->kind == SERVE_END && is_of_call(k)) ||
+        (k->kind == SERVE_CALL_END && !is_of_call(k)))
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                     "\"token\" is not the token %s.", none[k->kind]);
+}
+
 static void find_exchange(struct serve_call *k)
 {
     struct once__token t;
@@ -48,24 +85,20 @@ static void find_exchange(struct serve_call *k)
 
     k->token = serve_head_text(k, "token");
     if (k->token == NULL && k->kind == SERVE_ABANDON) {
-        (void)serve_head_id(k);
+        if (serve_head_id(k))
+            (void)find(k);
         return;
     }
-    if (k->token == NULL || !once__token_read(k->token + is_of_call(k), &t) ||
-        (k->kind == SERVE_END && is_of_call(k)) ||
-        (k->kind == SERVE_CALL_END && !is_of_call(k))) {
-        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
-                     "\"token\": it is none.");
+    check_token(k, &t);
+    if (k->refused != 0)
         return;
-    }
     memcpy(k->id, t.id, sizeof(k->id));
-    o = serve_open_find(k->serve, k->id);
-    k->route = o != NULL       ? o->route
-               : is_of_call(k) ? serve_route_of_calls(k, 0)
+    o = find(k);
+    if (k->refused != 0)
+        return;
+    k->route = o != NULL       ? serve_route_hold(o->route)
+               : is_of_call(k) ? serve_route_of_calls(k)
                                : serve_route_of(k);
-    if (o != NULL && !serve_owner_may(k->owner, o->owner))
-        serve_refuse(k, MHD_HTTP_FORBIDDEN, "not-owner",
-                     "Another user's process has begun it.");
 }
 
 static void check_status(struct serve_call *k)
@@ -137,8 +170,7 @@ void serve_end_body(struct serve_call *k, const void *data, size_t size)
     }
     if (k->n_body + size > k->body_room && !grow(k, k->n_body + size)) {
         drop_body(k);
-        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
-                     "--buffers bytes of answers are in memory.");
+        serve_refuse_room(k);
         return;
     }
     memcpy(k->body + k->n_body, data, size);
@@ -150,10 +182,27 @@ void serve_end_body(struct serve_call *k, const void *data, size_t size)
 /* What the token says, of this process or another. */
 static int resume(struct serve_call *k)
 {
-    if (is_of_call(k))
-        return serve_call_resume(k);
-    return once_exchange_resume(k->route->guard, k->token, NULL, &k->x) ==
-           ONCE_HTTP_RUN;
+    once_error err = {0, ""};
+    int rc;
+
+    rc = is_of_call(k)
+             ? serve_call_resume(k, &err)
+             : once_exchange_resume(k->route->guard, k->token, &err, &k->x);
+    if (rc == ONCE_EINVAL)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head", "%s", err.text);
+    return rc >= 0;
+}
+
+/* It is the one that this server let run. Of another token with this id the
+ * record decides. */
+static int has_token(const struct serve_call *k, const struct serve_open *o)
+{
+    char token[1 + ONCE_EXCHANGE_TOKEN];
+
+    if (o->state != SERVE_RUNS)
+        return 0;
+    serve_open_token(o, token);
+    return strcmp(token, k->token) == 0;
 }
 
 static enum MHD_Result abandon(struct serve_call *k, struct serve_open *o)
@@ -167,10 +216,10 @@ static enum MHD_Result abandon(struct serve_call *k, struct serve_open *o)
         serve_open_stop(o);
         return serve_say_do(k, "none");
     }
-    if (o == NULL && k->token != NULL && resume(k))
-        o = serve_open_new(k);
-    else if (o != NULL && o->state == SERVE_ENDS)
-        o = NULL;
+    if (o != NULL && o->state == SERVE_ENDS)
+        return serve_say_do(k, "none");
+    if (k->token != NULL && (o == NULL || !has_token(k, o)))
+        o = resume(k) ? serve_open_new(k) : NULL;
     if (o != NULL) {
         o->call = NULL;
         serve_open_release(o);
@@ -183,7 +232,7 @@ static enum MHD_Result abandon(struct serve_call *k, struct serve_open *o)
 /* The exchange of this call, in state ENDS; or NULL, and the call is refused. */
 static struct serve_open *take(struct serve_call *k, struct serve_open *o)
 {
-    if (o != NULL && o->state == SERVE_RUNS) {
+    if (o != NULL && has_token(k, o)) {
         serve_open_leave(o);
         o->call = k;
         o->woken = 0;
@@ -245,9 +294,11 @@ static int is_whole(const struct serve_call *k)
 
 enum MHD_Result serve_end(struct serve_call *k)
 {
-    struct serve_open *o = serve_open_find(k->serve, k->id);
+    struct serve_open *o = find(k); /* again: a body takes its time */
     int asked;
 
+    if (k->refused != 0)
+        return serve_say_refused(k);
     if (k->kind == SERVE_ABANDON)
         return abandon(k, o);
     if (!is_whole(k)) {

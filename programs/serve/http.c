@@ -6,6 +6,8 @@
  * directions. The head is kept until it is whole, and refused when it is too
  * long; the body goes on piece by piece.
  *
+ * No 1xx is sent: one who expects "100 Continue" gets a 417, and repeats.
+ *
  * While the store is asked the connection is suspended, and the loop resumes it.
  */
 #include "programs/serve/serve.h"
@@ -79,12 +81,20 @@ static void admit(struct serve_call *k, const char *method, const char *path)
 {
     int i;
 
-    if (!is_bearer(k)) {
-        serve_refuse(k, MHD_HTTP_UNAUTHORIZED, "bearer",
-                     "\"Authorization: Bearer\" has not the token of "
-                     "--token-file.");
+    if (k->connection == NULL || k->connection->owner == NULL) {
+        serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
         return;
     }
+    k->owner = k->connection->owner;
+
+    if (!is_bearer(k)) {
+        serve_refuse(
+            k, MHD_HTTP_UNAUTHORIZED, "bearer",
+            "\"Authorization: Bearer\" is missing, or its token is not "
+            "the first line of --token-file.");
+        return;
+    }
+    serve_connection_prove(k->connection);
     if (strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0)
         admit_get(k, path);
     if (k->page != NULL)
@@ -93,10 +103,11 @@ static void admit(struct serve_call *k, const char *method, const char *path)
         ;
     if (i == CALLS)
         serve_refuse(k, MHD_HTTP_NOT_FOUND, "not-found",
-                     "There is nothing here.");
+                     "There is no %.100s: docs/serve.md lists the calls.",
+                     path);
     else if (strcmp(method, "POST") != 0)
         serve_refuse(k, MHD_HTTP_METHOD_NOT_ALLOWED, "method",
-                     "It is asked by POST.");
+                     "%s is asked by POST, not by %.20s.", path, method);
     else
         k->kind = (enum serve_kind)i;
 }
@@ -144,6 +155,21 @@ static void add_piece(struct serve_call *k, const char *data, size_t size)
         calls[k->kind].body(k, data, size);
 }
 
+/* An answer at once: otherwise libmicrohttpd sends "100 Continue". */
+static int expects(const struct serve_call *k)
+{
+    return MHD_lookup_connection_value(k->c, MHD_HEADER_KIND, "Expect") != NULL;
+}
+
+static enum MHD_Result refuse_expectation(struct serve_call *k)
+{
+    k->started = 1;
+    serve_refuse(k, MHD_HTTP_EXPECTATION_FAILED, "expect",
+                 "\"Expect\" is not taken: leave it out, and send the body at "
+                 "once.");
+    return serve_say_refused(k);
+}
+
 static enum MHD_Result answer(struct serve_call *k)
 {
     if (k->page != NULL)
@@ -164,6 +190,8 @@ static enum MHD_Result go_on(struct serve_call *k)
                      "The same begin came again.");
         return serve_say_refused(k);
     }
+    if (k->late)
+        return serve_say_late(k);
     return calls[k->kind].woken(k);
 }
 
@@ -183,15 +211,15 @@ static enum MHD_Result handler(void *user, struct MHD_Connection *c,
             return MHD_NO;
         k->serve = user;
         k->c = c;
-        k->owner =
+        k->connection =
             MHD_get_connection_info(c, MHD_CONNECTION_INFO_SOCKET_CONTEXT)
                 ->socket_context;
-        if (k->owner == NULL)
-            serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy", "No memory.");
+        serve_connection_start(k->connection, 0);
         admit(k, method, path);
-        return MHD_YES;
+        return expects(k) ? refuse_expectation(k) : MHD_YES;
     }
     if (*size > 0) {
+        serve_connection_piece(k->connection, *size);
         add_piece(k, data, *size);
         *size = 0;
         return MHD_YES;
@@ -199,6 +227,7 @@ static enum MHD_Result handler(void *user, struct MHD_Connection *c,
     if (k->started)
         return go_on(k);
     k->started = 1;
+    serve_connection_stop(k->connection);
     return answer(k);
 }
 
@@ -214,6 +243,7 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
     if (k == NULL)
         return;
     *own = NULL;
+    serve_connection_stop(k->connection);
     o = k->open;
     if (o != NULL) {
         o->call = NULL;
@@ -222,6 +252,7 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
     }
     once_exchange_free(k->x);
     once_attempt_free(k->attempt);
+    serve_route_drop(k->route);
     json_decref(k->json);
     k->serve->buffered -= k->body_room;
     free(k->lines);
@@ -235,17 +266,12 @@ static void completed(void *user, struct MHD_Connection *c, void **own,
 static void connected(void *user, struct MHD_Connection *c, void **own,
                       enum MHD_ConnectionNotificationCode code)
 {
-    struct serve *s = user;
-
-    if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-        s->connections++;
-        *own = serve_owner_of(
-            s, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)
-                   ->connect_fd);
-    } else {
-        s->connections--;
-        serve_owner_drop(s, *own);
-    }
+    if (code == MHD_CONNECTION_NOTIFY_STARTED)
+        *own = serve_connection_new(
+            user, MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD)
+                      ->connect_fd);
+    else
+        serve_connection_free(*own);
 }
 
 struct MHD_Daemon *serve_http(struct serve *s)
@@ -254,7 +280,8 @@ struct MHD_Daemon *serve_http(struct serve *s)
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handler, s,
         MHD_OPTION_LISTEN_SOCKET, s->listen.fd, MHD_OPTION_NOTIFY_COMPLETED,
         completed, NULL, MHD_OPTION_NOTIFY_CONNECTION, connected, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVE_CONNECTIONS,
+        MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)(SERVE_CONNECTIONS + 2 * SERVE_UNPROVEN),
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)MEMORY,
         MHD_OPTION_LISTEN_BACKLOG_SIZE, (unsigned)BACKLOG, MHD_OPTION_END);
 }

@@ -7,7 +7,8 @@
  *    ENDS     refused
  *
  * It refuses an id without "again", or with another request: a child with its
- * parent's generator of random numbers repeats ids.
+ * parent's generator of random numbers repeats ids. It refuses the process of
+ * another user, which would get the run.
  */
 #include "programs/serve/serve.h"
 
@@ -17,19 +18,36 @@ void serve_check_room(struct serve_call *k)
 
     if (s->ending)
         serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "ending",
-                     "It is about to end.");
+                     "The server is about to end: ask the next one.");
     else if (s->connections > SERVE_CONNECTIONS - SERVE_FOR_ENDS)
         serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
-                     "There are too many connections.");
+                     "There are %u connections, of %d: a middleware keeps few "
+                     "idle ones.",
+                     s->connections, SERVE_CONNECTIONS);
     else if (s->n_open >= s->max_open)
         serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
-                     "--max-open exchanges run.");
+                     "%zu exchanges are open, which is --max-open: handlers "
+                     "take long, or there are too few.",
+                     s->n_open);
+}
+
+void serve_refuse_owner(struct serve_call *k)
+{
+    serve_refuse(k, MHD_HTTP_FORBIDDEN, "not-owner",
+                 "Another user's process has begun it.");
 }
 
 enum MHD_Result serve_say_abandoned(struct serve_call *k)
 {
     serve_refuse(k, MHD_HTTP_CONFLICT, "id-abandoned",
                  "This id was abandoned.");
+    return serve_say_refused(k);
+}
+
+enum MHD_Result serve_say_late(struct serve_call *k)
+{
+    serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "store-unavailable",
+                 "The store did not answer in time.");
     return serve_say_refused(k);
 }
 
@@ -72,11 +90,16 @@ int serve_known(
     }
     if (o == NULL)
         return 0;
-    if (!json_is_true(json_object_get(k->json, "again")) ||
-        o->state == SERVE_ENDS || !same(k, o)) {
+    if (!serve_owner_may(k->owner, o->owner)) {
+        serve_refuse_owner(k);
+        *answer = serve_say_refused(k);
+    } else if (!json_is_true(json_object_get(k->json, "again")) ||
+               o->state == SERVE_ENDS || !same(k, o)) {
         *answer = refuse_id(k);
     } else if (o->state == SERVE_RUNS) {
         *answer = run(k, o);
+    } else if (o->late && !o->woken) {
+        *answer = serve_say_late(k);
     } else {
         take_place(k, o);
         *answer = o->woken ? begun(k) : serve_wait(k);

@@ -53,7 +53,7 @@ void serve_tell(struct serve_route *r, const char *status)
 
     for (i = 1; r != NULL && i < ONCE__STATUS_COUNT; i++)
         if (strcmp(status, once__status_text(i)) == 0)
-            r->told[i]++;
+            r->label->told[i]++;
 }
 
 /* ---- Metrics -------------------------------------------------------------- */
@@ -70,17 +70,13 @@ static void put(void *user, const char *text, size_t size)
 }
 
 /* All routes of one label are one series: a program may make up many. */
-static void put_told(struct page *p, const char *label, int status)
+static void put_told(struct page *p, const struct serve_label *label,
+                     int status)
 {
-    const struct serve_route *r;
-    once_bytes labels[] = {p->store, once__text(label),
+    once_bytes labels[] = {p->store, once__text(label->name),
                            once__text(once__status_text(status))};
-    uint64_t sum = 0;
 
-    for (r = p->s->routes; r != NULL; r = r->next)
-        if (strcmp(r->label, label) == 0)
-            sum += r->told[status];
-    once__metrics_value(&p->text, labels, sum);
+    once__metrics_value(&p->text, labels, label->told[status]);
 }
 
 static void put_requests(struct page *p)
@@ -90,10 +86,10 @@ static void put_requests(struct page *p)
 
     once__metrics_family(&p->text, &once__families[ONCE__FAMILY_REQUESTS]);
     for (i = 1; i < ONCE__STATUS_COUNT; i++) {
-        put_told(p, SERVE_UNNAMED, i);
-        put_told(p, SERVE_CALLS, i);
+        put_told(p, &p->s->unnamed, i);
+        put_told(p, &p->s->of_calls, i);
         for (n = 0; n < p->s->n_named; n++)
-            put_told(p, p->s->named[n].name, i);
+            put_told(p, &p->s->named[n].label, i);
     }
 }
 

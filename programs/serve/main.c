@@ -24,11 +24,11 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/secret_file.h"
 #include "calls/store/store.h"
 
 enum {
@@ -79,13 +79,22 @@ static int take(const struct cli *c, void *user, int o)
     case SERVE_OPT_ROUTES_ONLY:
         p->s->routes_only = 1;
         break;
+    case SERVE_OPT_REALM:
+        if (optarg[0] == '\0' || strlen(optarg) > SERVE_REALM_MAX)
+            return cli_usage(c, "--realm is a text of up to %d bytes",
+                             SERVE_REALM_MAX);
+        p->s->realm = optarg;
+        break;
     case SERVE_OPT_MAX_OPEN:
         rc = cli_read_number(c, "--max-open", optarg, 1, 10000000, &n);
         p->s->max_open = rc == CLI_OK ? (size_t)n : 0;
         break;
     case SERVE_OPT_BUFFERS:
         if (!serve_read_size(optarg, &p->s->buffers) || p->s->buffers < 4096)
-            return cli_usage(c, "--buffers is a size from 4k, such as 256m");
+            return cli_usage(c,
+                             "--buffers \"%.40s\" is not a size from 4k, such "
+                             "as 256m",
+                             optarg);
         break;
     default:
         p->may_forget = 1;
@@ -115,8 +124,7 @@ static int read_options(struct cli *c, int argc, char **argv, struct options *p)
 /* Who reads it may begin under any scope: nobody but its owner. */
 static int read_bearer(struct serve *s, const char *path)
 {
-    struct stat st;
-    FILE *in;
+    once_error err = {0, ""};
 
     if (s->listen.local)
         return path == NULL
@@ -126,22 +134,13 @@ static int read_bearer(struct serve *s, const char *path)
     if (path == NULL)
         return cli_usage(s->cli, "anybody on this host reaches loopback: say "
                                  "--token-file FILE");
-    in = fopen(path, "re");
-    if (in == NULL || fstat(fileno(in), &st) < 0 ||
-        fgets(s->bearer, sizeof(s->bearer), in) == NULL)
-        s->bearer[0] = '\0';
-    if (in != NULL)
-        fclose(in);
-    s->bearer[strcspn(s->bearer, "\r\n")] = '\0';
+    if (once__secret_read(path, s->bearer, sizeof(s->bearer), &err) != ONCE_OK)
+        return cli_say(s->cli, CLI_STORE, "--token-file: %s", err.text);
     if (strlen(s->bearer) < 16)
         return cli_say(s->cli, CLI_STORE,
-                       "--token-file: its first line is no token of 16 to %d "
-                       "characters",
-                       SERVE_BEARER_MAX - 1);
-    if ((st.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        return cli_say(s->cli, CLI_STORE,
-                       "--token-file: others than its owner may read or write "
-                       "it");
+                       "--token-file %s: its first line has %zu characters; a "
+                       "token has 16 to %d: openssl rand -hex 32 makes one",
+                       path, strlen(s->bearer), SERVE_BEARER_MAX - 1);
     return CLI_OK;
 }
 
@@ -211,27 +210,6 @@ static void notify(const char *text)
     close(fd);
 }
 
-/* The bell first: a ring of what comes into the list after it was taken stays,
- * and ends the next poll(). */
-static void answer_woken(struct serve *s)
-{
-    uint64_t rings;
-    ssize_t n = read(s->bell, &rings, sizeof(rings));
-    struct serve_wake *w = atomic_exchange(&s->woken, NULL), *next;
-    struct serve_open *o;
-
-    (void)n;
-    for (; w != NULL; w = next) {
-        next = w->next;
-        o = (struct serve_open *)w;
-        o->woken = 1;
-        if (o->call != NULL)
-            serve_go_on(o->call);
-        else
-            serve_go_on_alone(o);
-    }
-}
-
 static void turn(struct serve *s, int inner, int signals)
 {
     struct pollfd p[] = {{inner, POLLIN, 0},
@@ -245,12 +223,13 @@ static void turn(struct serve *s, int inner, int signals)
     if (MHD_get_timeout(s->daemon, &ms) == MHD_YES && ms < TURN_MS)
         wait_ms = (int)ms;
     (void)poll(p, 4, wait_ms);
-    answer_woken(s);
+    serve_answer_woken(s);
     if (p[3].revents & POLLIN && read(signals, &info, sizeof(info)) > 0)
         s->ending = 1;
     (void)MHD_run(s->daemon);
     serve_owner_turn(s);
     serve_open_turn(s);
+    serve_connection_turn(s);
     once_engine_wake(s->engine);
 }
 
@@ -278,7 +257,7 @@ static int serve(struct serve *s, const char *where, int signals)
     (void)MHD_run(s->daemon); /* sends what was answered last */
     once_engine_close(s->engine);
     s->engine = NULL;
-    answer_woken(s);
+    serve_answer_woken(s);
     MHD_stop_daemon(s->daemon);
     return CLI_OK;
 }
@@ -327,7 +306,7 @@ int main(int argc, char **argv)
     s->listen = (struct cli_listen){.c = &c, .group = "once"};
     s->max_open = MAX_OPEN;
     s->buffers = BUFFERS;
-    s->last_gone = &s->first_gone;
+    serve_init(s);
     json_object_seed(0); /* before there are threads */
     (void)signal(SIGPIPE, SIG_IGN);
     (void)prctl(PR_SET_DUMPABLE, 0); /* a core file would hold the requests */

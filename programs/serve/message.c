@@ -13,6 +13,61 @@
 
 #include "base/bytes.h"
 
+/* Members of all heads. Others are left alone: later versions may have more. */
+enum type { TEXT, FLAG, NUMBER, LIST };
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    enum type type;
+    int may_be_empty;
+} members[] = {
+    {"id",     TEXT,   0}, {"method",   TEXT,   0}, {"target",      TEXT,   0},
+    {"scope",  TEXT,   1}, {"headers",  LIST,   1}, {"fingerprint", TEXT,   1},
+    {"key",    TEXT,   1}, {"label",    TEXT,   1}, {"again",       FLAG,   0},
+    {"token",  TEXT,   0}, {"status",   NUMBER, 0}, {"outcome",     TEXT,   0},
+    {"stream", FLAG,   0}, {"group",    TEXT,   0}, {"kind",        TEXT,   0},
+    {"code",   NUMBER, 0}, {"type",     TEXT,   1}, {"lease_ms",    NUMBER, 0},
+    {"run_ms", NUMBER, 0}, {"wait_ms",  NUMBER, 0}, {"keep_ms",     NUMBER, 0},
+};
+/* clang-format on */
+
+static int has_type(const json_t *v, enum type type)
+{
+    return type == TEXT     ? json_is_string(v)
+           : type == FLAG   ? json_is_boolean(v)
+           : type == NUMBER ? json_is_integer(v)
+                            : json_is_array(v);
+}
+
+/* A member that is null is not there. */
+static void check_members(struct serve_call *k)
+{
+    static const char *const types[] = {
+        [TEXT] = "text",
+        [FLAG] = "true or false",
+        [NUMBER] = "whole number",
+        [LIST] = "list",
+    };
+    const json_t *v;
+    size_t i;
+
+    for (i = 0; i < sizeof(members) / sizeof(members[0]); i++) {
+        v = json_object_get(k->json, members[i].name);
+        if (json_is_null(v))
+            (void)json_object_del(k->json, members[i].name);
+        else if (v != NULL && !has_type(v, members[i].type))
+            serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                         "\"%s\" is no %s.", members[i].name,
+                         types[members[i].type]);
+        else if (v != NULL && !members[i].may_be_empty && json_is_string(v) &&
+                 json_string_length(v) == 0)
+            serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                         "\"%s\" is empty: send what it is, or leave it out.",
+                         members[i].name);
+    }
+}
+
 void serve_head_read(struct serve_call *k)
 {
     json_error_t err;
@@ -22,16 +77,15 @@ void serve_head_read(struct serve_call *k)
     if (!json_is_object(k->json) || k->text == NULL)
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
                      "The head is not one JSON object, without a name twice.");
+    else
+        check_members(k);
 }
 
 const char *serve_head_text(struct serve_call *k, const char *name)
 {
     const json_t *v = json_object_get(k->json, name);
 
-    if (v != NULL && !json_is_null(v) && !json_is_string(v))
-        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
-                     "\"%s\" is no text.", name);
-    return json_string_value(v);
+    return json_string_value(v); /* its type was checked */
 }
 
 /* Each text is shorter than it is in the head, with its quotes, so that all of
@@ -76,7 +130,7 @@ void serve_head_lines(struct serve_call *k)
     size_t i, n = json_array_size(all);
     once_http_header *h;
 
-    if (all != NULL && (!json_is_array(all) || n > SERVE_LINES_MAX)) {
+    if (n > SERVE_LINES_MAX) {
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
                      "\"headers\": up to %d pairs of texts.", SERVE_LINES_MAX);
         return;
@@ -95,6 +149,9 @@ void serve_head_lines(struct serve_call *k)
             serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
                          "\"headers\": up to %d pairs of texts.",
                          SERVE_LINES_MAX);
+        if (k->refused == 0 && h->name[0] == '\0')
+            serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",
+                         "\"headers\": pair %zu has no name.", i + 1);
     }
 }
 

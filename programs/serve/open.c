@@ -24,25 +24,6 @@ struct serve_gone {
 
 enum { GONE_MAX = 1000000 };
 
-/* ---- Rings ---------------------------------------------------------------- */
-
-static void join(struct serve_link *ring, struct serve_link *l)
-{
-    l->next = ring;
-    l->previous = ring->previous;
-    ring->previous->next = l;
-    ring->previous = l;
-}
-
-static void part(struct serve_link *l)
-{
-    if (l->next == NULL)
-        return;
-    l->previous->next = l->next;
-    l->next->previous = l->previous;
-    l->previous = l->next = NULL;
-}
-
 /* ---- Exchanges ------------------------------------------------------------ */
 
 static int by_open_id(const void *a, const void *b)
@@ -60,10 +41,12 @@ struct serve_open *serve_open_new(struct serve_call *k)
         return NULL;
     o->wake.serve = k->serve;
     memcpy(o->id, k->id, sizeof(o->id));
-    o->route = k->route;
+    o->route = serve_route_hold(k->route);
+    o->run_ms = k->run_ms;
+    o->until_ms = once__steady_ms() + k->answer_ms;
     o->owner = k->owner;
     o->owner->uses++;
-    join(&o->owner->open, &o->of_owner);
+    serve_link_join(&o->owner->open, &o->of_owner);
     o->x = k->x;
     k->x = NULL;
     o->attempt = k->attempt;
@@ -80,10 +63,11 @@ int serve_open_enter(struct serve_open *o)
 {
     struct serve *s = o->wake.serve;
 
-    if (tsearch(o, &s->ids, by_open_id) == NULL)
+    if (!serve_due_reserve(s) || tsearch(o, &s->ids, by_open_id) == NULL)
         return 0;
     o->known = 1;
     s->n_open++;
+    serve_due_add(o);
     return 1;
 }
 
@@ -100,16 +84,37 @@ struct serve_open *serve_open_find(const struct serve *s,
 
 void serve_open_run(struct serve_open *o)
 {
+    serve_due_remove(o);
     o->state = SERVE_RUNS;
-    o->until_ms = once__steady_ms() + o->route->run_ms;
-    join(&o->route->running, &o->of_route);
+    o->until_ms = once__steady_ms() + o->run_ms;
+    serve_due_add(o);
+}
+
+void serve_open_token(const struct serve_open *o,
+                      char out[1 + ONCE_EXCHANGE_TOKEN])
+{
+    const once_record *r;
+    struct once__token t;
+
+    if (o->attempt == NULL) {
+        once_exchange_token(o->x, out);
+        return;
+    }
+    r = once_attempt_record(o->attempt);
+    t = (struct once__token){
+        .fence = r->fence, .attempt = r->attempt, .doubt = r->doubt};
+    memcpy(t.name, o->request.name, sizeof(t.name));
+    memcpy(t.fingerprint, o->request.fingerprint, sizeof(t.fingerprint));
+    memcpy(t.id, o->id, sizeof(t.id));
+    out[0] = SERVE_CALL_TOKEN;
+    once__token_write(&t, out + 1);
 }
 
 void serve_open_leave(struct serve_open *o)
 {
     struct serve *s = o->wake.serve;
 
-    part(&o->of_route);
+    serve_due_remove(o);
     if (!o->known)
         return;
     (void)tdelete(o, &s->ids, by_open_id);
@@ -122,12 +127,13 @@ void serve_open_free(struct serve_open *o)
     if (o == NULL)
         return;
     serve_open_leave(o);
-    part(&o->of_owner);
+    serve_link_part(&o->of_owner);
     serve_owner_drop(o->wake.serve, o->owner);
     if (o->call != NULL)
         o->call->open = NULL;
     once_exchange_free(o->x);
     once_attempt_free(o->attempt);
+    serve_route_drop(o->route);
     free(o->logged);
     free(o);
 }

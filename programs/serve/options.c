@@ -17,11 +17,11 @@ const char serve_help[] =
     "  --listen WHERE unix:PATH (unix:/run/once/serve.sock), 127.0.0.1:PORT,\n"
     "                 [::1]:PORT, or systemd; nothing else. Who may open the socket\n"
     "                 may read each answer of the store\n"
-    "  --token-file FILE   on loopback: its first line is what clients send as\n"
-    "                 \"Authorization: Bearer\"; only its owner may read it\n"
+    "  --token-file FILE   on loopback: its first line is the bearer token\n"
     "  --define NAME=FILE   what a route is, as one JSON object, up to 100 times:\n"
     "                 programs say its name\n"
     "  --defined-only  a program may say nothing but such names\n"
+    "  --realm TEXT   of routes that say none (once); never the client's Host\n"
     "  --max-open N   exchanges whose handlers run (100000)\n"
     "  --buffers SIZE bytes of answers in memory (256m)\n"
     "  --volatile     a store that a restart forgets is taken\n"
@@ -39,6 +39,7 @@ const struct cli_option serve_options[] = {
     {"token-file", CLI_FILES, .id = SERVE_OPT_TOKEN_FILE},
     {"define", "", .id = SERVE_OPT_ROUTE},
     {"defined-only", NULL, .id = SERVE_OPT_ROUTES_ONLY},
+    {"realm", "", .id = SERVE_OPT_REALM},
     {"max-open", "", .id = SERVE_OPT_MAX_OPEN},
     {"buffers", "", .id = SERVE_OPT_BUFFERS},
     {"volatile", NULL, .id = SERVE_OPT_VOLATILE},

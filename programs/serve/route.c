@@ -3,8 +3,8 @@
  * route.c - the options of a route, from JSON: named as the gateway's directives
  * without "once_", and each value is a directive's own text.
  *
- * There is one guard for each distinct route, for as long as the server lives. A
- * member that is not known is refused: a misspelt protection must not be silently
+ * There is one guard for each distinct route. Of too many of them the one goes
+ * that is not in use, and was used longest ago. A member that is not known is refused: a misspelt protection must not be silently
  * absent. What is known is checked by once_guard_open().
  */
 #include "programs/serve/serve.h"
@@ -15,10 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+
 enum {
     RUN_MS = 60000,
     RUN_MOST_MS = 600000,
-    LEASE_MS = 30000, /* the guard's own default */
+    LEASE_MS = 30000, /* both are the guard's own defaults */
+    STORE_MS = 1000,
     MEBIBYTE = 1048576
 };
 enum { VALUE_MAX = 1024 };
@@ -141,7 +144,7 @@ static const struct member members[] = {
      .kind = PARTS,
      .parts = {{"", TIME64, AT(ttl_ms)},
                {"failure", TIME64, AT(ttl_failure_ms)}},
-     .is = "a time, and perhaps failure=TIME"},
+     .is = "a time such as 24h, and perhaps failure=TIME"},
     {.name = "lease", .kind = TIME32, .at = AT(lease_ms)},
     {.name = "timeout", .kind = TIME32, .at = AT(store_ms)},
     {.name = "max_request", .kind = SIZE, .at = AT(max_request)},
@@ -277,11 +280,11 @@ static void refuse(const struct member *m, const json_t *v, once_error *err)
 
     (void)text_of(v, text);
     if (m->kind == CHOICE)
-        snprintf(err->text, sizeof(err->text), "%s: \"%.40s\" is not %s or %s",
-                 m->name, text, m->words[0], m->words[1]);
+        (void)once__fail(err, ONCE_EINVAL, "%s: \"%.40s\" is not %s or %s",
+                         m->name, text, m->words[0], m->words[1]);
     else
-        snprintf(err->text, sizeof(err->text), "%s: \"%.40s\" is not %s",
-                 m->name, text, m->kind == PARTS ? m->is : kinds[m->kind]);
+        (void)once__fail(err, ONCE_EINVAL, "%s: \"%.40s\" is not %s", m->name,
+                         text, m->kind == PARTS ? m->is : kinds[m->kind]);
 }
 
 static int read_member(struct reading *r, const char *name, const json_t *v,
@@ -295,8 +298,8 @@ static int read_member(struct reading *r, const char *name, const json_t *v,
         if (strcmp(members[i].name, name) == 0)
             m = &members[i];
     if (m == NULL) {
-        snprintf(err->text, sizeof(err->text), "%.40s: there is no such member",
-                 name);
+        (void)once__fail(err, ONCE_EINVAL,
+                         "%.40s: there is no such member of a route", name);
         return 0;
     }
     if (text_of(v, text) &&
@@ -370,10 +373,45 @@ static void on_event(void *user, const char *text)
 
 static void add(struct serve *s, struct serve_route *r)
 {
-    r->running.previous = r->running.next = &r->running;
     r->next = s->routes;
     s->routes = r;
     s->n_routes++;
+}
+
+static void route_free(struct serve_route *r)
+{
+    once_guard_close(r->guard);
+    free(r->text);
+    free(r);
+}
+
+struct serve_route *serve_route_hold(struct serve_route *r)
+{
+    r->uses++;
+    return r;
+}
+
+void serve_route_drop(struct serve_route *r)
+{
+    if (r != NULL)
+        r->uses--;
+}
+
+/* The unused one that was used longest ago goes. 0: all are in use. */
+static int forget_one(struct serve *s)
+{
+    struct serve_route **at, **last = NULL, *r;
+
+    for (at = &s->routes; *at != NULL; at = &(*at)->next)
+        if ((*at)->uses == 0)
+            last = at;
+    if (last == NULL)
+        return 0;
+    r = *last;
+    *last = r->next;
+    s->n_routes--;
+    route_free(r);
+    return 1;
 }
 
 static struct serve_route *route_new(struct serve *s, const char *text,
@@ -390,9 +428,11 @@ static struct serve_route *route_new(struct serve *s, const char *text,
     }
     new->run_ms = r->run_ms;
     new->wait_ms = r->o.in_flight_ms;
+    new->store_ms = r->o.store_ms ? r->o.store_ms : STORE_MS;
     new->lease_ms = r->o.lease_ms ? r->o.lease_ms : LEASE_MS;
     new->max_request = r->o.max_request ? r->o.max_request : MEBIBYTE;
     new->max_response = r->o.max_response ? r->o.max_response : MEBIBYTE;
+    new->scope_off = (int)r->o.scope_off;
     add(s, new);
     return new;
 }
@@ -412,6 +452,7 @@ static struct serve_route *make(struct serve *s, const json_t *given,
         return NULL;
     r->o = (once_guard_options)ONCE_GUARD_OPTIONS_INIT;
     r->run_ms = RUN_MS;
+    r->o.realm = s->realm;
     r->o.event = on_event;
     json_object_foreach((json_t *)(uintptr_t)given, name,
                         v) if (!read_member(r, name, v, err)) goto out;
@@ -428,19 +469,24 @@ out:
     return out;
 }
 
-static struct serve_route *find(const struct serve *s, const char *label,
-                                const char *text)
+/* It comes to the front of the list. */
+static struct serve_route *
+find(struct serve *s, const struct serve_label *label, const char *text)
 {
-    struct serve_route *r;
+    struct serve_route **at, *r;
 
-    for (r = s->routes; r != NULL; r = r->next)
-        if (strcmp(r->text, text) == 0 && strcmp(r->label, label) == 0)
+    for (at = &s->routes; (r = *at) != NULL; at = &r->next)
+        if (r->label == label && strcmp(r->text, text) == 0) {
+            *at = r->next;
+            r->next = s->routes;
+            s->routes = r;
             return r;
+        }
     return NULL;
 }
 
 static struct serve_route *route(struct serve *s, const json_t *given,
-                                 const char *label, int computed,
+                                 struct serve_label *label, int computed,
                                  once_error *err)
 {
     char *json = json_dumps(given, JSON_COMPACT | JSON_SORT_KEYS);
@@ -454,9 +500,9 @@ static struct serve_route *route(struct serve *s, const json_t *given,
     out = find(s, label, text);
     if (out != NULL)
         goto out;
-    if (s->n_routes == SERVE_ROUTES_MAX)
-        snprintf(err->text, sizeof(err->text), "there are %d distinct routes",
-                 SERVE_ROUTES_MAX);
+    if (s->n_routes >= SERVE_ROUTES_MAX && !forget_one(s))
+        (void)once__fail(err, ONCE_ELIMIT, "%d distinct routes are in use",
+                         SERVE_ROUTES_MAX);
     else
         out = make(s, given, computed, text, err);
     if (out != NULL)
@@ -467,7 +513,7 @@ out:
     return out;
 }
 
-static const struct serve_named *named(const struct serve *s, const char *name)
+static struct serve_named *named(struct serve *s, const char *name)
 {
     size_t i;
 
@@ -477,11 +523,37 @@ static const struct serve_named *named(const struct serve *s, const char *name)
     return NULL;
 }
 
+/* Says what `given` is, and what it may be. */
+static void refuse_route(struct serve_call *k)
+{
+    const json_t *given = json_object_get(k->json, "route");
+    const char *allowed = k->serve->routes_only
+                              ? "--defined-only takes names of --define only"
+                              : "it is an object, or a name of --define";
+
+    if (json_is_string(given))
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
+                     "\"route\": no --define has the name \"%.40s\".",
+                     json_string_value(given));
+    else if (given == NULL)
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
+                     "\"route\" is missing: %s.", allowed);
+    else
+        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
+                     "\"route\" is %s: %s.",
+                     json_is_object(given)   ? "an object"
+                     : json_is_array(given)  ? "a list"
+                     : json_is_number(given) ? "a number"
+                     : json_is_null(given)   ? "null"
+                                             : "true or false",
+                     allowed);
+}
+
 struct serve_route *serve_route_of(struct serve_call *k)
 {
     const json_t *given = json_object_get(k->json, "route");
     json_t *none = NULL;
-    const struct serve_named *name = NULL;
+    struct serve_named *name = NULL;
     struct serve_route *out = NULL;
     once_error err = {0, "no memory"};
 
@@ -493,46 +565,43 @@ struct serve_route *serve_route_of(struct serve_call *k)
         given = none = json_object();
     if (name != NULL)
         given = name->route;
+    else if (json_is_string(given))
+        given = NULL;
     if (!json_is_object(given))
-        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
-                     "\"route\" is no object, or no name of --define.");
+        refuse_route(k);
     else
-        out = route(k->serve, given, name != NULL ? name->name : SERVE_UNNAMED,
+        out = route(k->serve, given,
+                    name != NULL ? &name->label : &k->serve->unnamed,
                     (k->key != NULL ? HAS_KEY : 0) |
                         (k->fingerprint != NULL ? HAS_FINGERPRINT : 0),
                     &err);
     if (out == NULL)
-        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route", "route: %s",
+        serve_refuse(k,
+                     err.code == ONCE_EINVAL ? MHD_HTTP_UNPROCESSABLE_CONTENT
+                                             : MHD_HTTP_SERVICE_UNAVAILABLE,
+                     err.code == ONCE_EINVAL ? "route" : "busy", "route: %s",
                      err.text);
     json_decref(none);
-    return out;
+    return out != NULL ? serve_route_hold(out) : NULL;
 }
 
-/* Guards have a text that begins with a digit. */
-struct serve_route *serve_route_of_calls(struct serve_call *k, uint64_t run_ms)
+struct serve_route *serve_route_of_calls(struct serve_call *k)
 {
-    struct serve *s = k->serve;
-    struct serve_route *r;
-    char text[40];
+    return serve_route_hold(&k->serve->calls);
+}
 
-    run_ms = run_ms > 0 ? run_ms : RUN_MS;
-    (void)snprintf(text, sizeof(text), "call %" PRIu64, run_ms);
-    r = find(s, SERVE_CALLS, text);
-    if (r != NULL)
-        return r;
-    r = s->n_routes < SERVE_ROUTES_MAX ? calloc(1, sizeof(*r)) : NULL;
-    if (r == NULL || (r->text = strdup(text)) == NULL) {
-        free(r);
-        serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "route",
-                     "There are %d distinct routes, or no memory.",
-                     SERVE_ROUTES_MAX);
-        return NULL;
-    }
-    r->run_ms = run_ms;
-    r->max_response = ONCE_RESULT_MAX;
-    r->label = SERVE_CALLS;
-    add(s, r);
-    return r;
+void serve_init(struct serve *s)
+{
+    s->last_gone = &s->first_gone;
+    s->unproven.previous = s->unproven.next = &s->unproven;
+    s->timed.previous = s->timed.next = &s->timed;
+    s->unnamed.name = SERVE_UNNAMED;
+    s->of_calls.name = SERVE_CALLS;
+    s->calls.label = &s->of_calls;
+    s->calls.run_ms = RUN_MS;
+    s->calls.store_ms = STORE_MS;
+    s->calls.max_response = ONCE_RESULT_MAX;
+    s->realm = ONCE__REALM;
 }
 
 /* ---- Named routes ---------------------------------------------------------------- */
@@ -548,19 +617,25 @@ int serve_route_name(struct serve *s, const char *text)
         return cli_usage(s->cli, "--define may be given %d times",
                          SERVE_NAMED_MAX);
     if (equals == NULL || equals == text || *text == '-')
-        return cli_usage(s->cli, "--define is NAME=FILE");
+        return cli_usage(s->cli,
+                         "--define \"%.60s\" is not NAME=FILE, whose name does "
+                         "not begin with -",
+                         text);
     n->route = json_load_file(equals + 1, JSON_REJECT_DUPLICATES, &wrong);
     if (!json_is_object(n->route)) {
         json_decref(n->route);
         return cli_say(s->cli, CLI_STORE,
-                       "--define %.*s: the file has not one JSON object: %s",
-                       (int)(equals - text), text, wrong.text);
+                       "--define %.*s: %s: line %d: %s: a route is one JSON "
+                       "object",
+                       (int)(equals - text), text, equals + 1, wrong.line,
+                       wrong.text[0] != '\0' ? wrong.text : "another value");
     }
-    n->name = strndup(text, (size_t)(equals - text));
+    n->label.name = n->name = strndup(text, (size_t)(equals - text));
     if (n->name == NULL || named(s, n->name) != NULL)
-        return cli_usage(s->cli, "--define: two have one name");
+        return cli_usage(s->cli, "--define: two have the name \"%s\"",
+                         n->name != NULL ? n->name : "");
     s->n_named++;
-    if (route(s, n->route, n->name, 0, &err) == NULL)
+    if (route(s, n->route, &n->label, 0, &err) == NULL)
         return cli_usage(s->cli, "--define %s: %s", n->name, err.text);
     return CLI_OK;
 }
@@ -572,10 +647,9 @@ void serve_route_clear(struct serve *s)
 
     while ((r = s->routes) != NULL) {
         s->routes = r->next;
-        once_guard_close(r->guard);
-        free(r->text);
-        free(r);
+        route_free(r);
     }
+    s->n_routes = 0;
     for (i = 0; i < s->n_named; i++) {
         free(s->named[i].name);
         json_decref(s->named[i].route);

@@ -25,17 +25,51 @@ void serve_refuse(struct serve_call *k, unsigned status, const char *error,
     va_end(args);
 }
 
-enum MHD_Result serve_send(struct serve_call *k, unsigned status,
-                           const char *type, char *text, size_t size)
+/* An answer while it is sent. */
+struct sent {
+    struct serve *serve;
+    char *text;
+    size_t counted; /* of --buffers */
+};
+
+static void sent_free(void *user)
 {
-    struct MHD_Response *r =
-        MHD_create_response_from_buffer(size, text, MHD_RESPMEM_MUST_FREE);
+    struct sent *t = user;
+
+    t->serve->buffered -= t->counted;
+    free(t->text);
+    free(t);
+}
+
+static struct MHD_Response *response(struct serve *s, char *text, size_t size,
+                                     size_t counted)
+{
+    struct sent *t = malloc(sizeof(*t));
+    struct MHD_Response *r = NULL;
+
+    if (t == NULL) {
+        free(text);
+        return NULL;
+    }
+    *t = (struct sent){.serve = s, .text = text, .counted = counted};
+    s->buffered += counted;
+    r = MHD_create_response_from_buffer_with_free_callback_cls(size, text,
+                                                               sent_free, t);
+    if (r == NULL)
+        sent_free(t);
+    return r;
+}
+
+static enum MHD_Result put_out(struct serve_call *k, unsigned status,
+                               const char *type, char *text, size_t size,
+                               size_t counted)
+{
+    struct MHD_Response *r = response(k->serve, text, size, counted);
     enum MHD_Result rc;
 
-    if (r == NULL) {
-        free(text);
+    if (r == NULL)
         return MHD_NO;
-    }
+    serve_connection_start(k->connection, size);
     (void)MHD_add_response_header(r, "Content-Type", type);
     if (status == MHD_HTTP_SERVICE_UNAVAILABLE)
         (void)MHD_add_response_header(r, "Retry-After", "1");
@@ -44,12 +78,39 @@ enum MHD_Result serve_send(struct serve_call *k, unsigned status,
     return rc;
 }
 
+enum MHD_Result serve_send(struct serve_call *k, unsigned status,
+                           const char *type, char *text, size_t size)
+{
+    return put_out(k, status, type, text, size, 0);
+}
+
+/* The only one has room in any case. */
+int serve_has_room(const struct serve *s, size_t size)
+{
+    return s->buffered == 0 || s->buffered + size <= s->buffers;
+}
+
+void serve_refuse_room(struct serve_call *k)
+{
+    serve_refuse(k, MHD_HTTP_SERVICE_UNAVAILABLE, "busy",
+                 "Answers take %llu bytes, of --buffers (%llu): their clients "
+                 "read slowly, or it is too small.",
+                 (unsigned long long)k->serve->buffered,
+                 (unsigned long long)k->serve->buffers);
+}
+
 enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
                           once_bytes body)
 {
     size_t n = head != NULL ? json_dumpb(head, NULL, 0, JSON_COMPACT) : 0;
-    char *text = n > 0 ? malloc(n + 1 + body.size) : NULL;
+    char *text = NULL;
 
+    if (body.size > 0 && !serve_has_room(k->serve, n + 1 + body.size)) {
+        json_decref(head);
+        serve_refuse_room(k);
+        return serve_say_refused(k);
+    }
+    text = n > 0 ? malloc(n + 1 + body.size) : NULL;
     if (text == NULL) {
         json_decref(head);
         return MHD_NO; /* the connection ends, which says nothing */
@@ -59,7 +120,8 @@ enum MHD_Result serve_say(struct serve_call *k, unsigned status, json_t *head,
     text[n++] = '\n';
     if (body.size > 0)
         memcpy(text + n, body.data, body.size);
-    return serve_send(k, status, "application/vnd.once", text, n + body.size);
+    return put_out(k, status, "application/vnd.once", text, n + body.size,
+                   body.size > 0 ? n + body.size : 0);
 }
 
 enum MHD_Result serve_say_do(struct serve_call *k, const char *what)

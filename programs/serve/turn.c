@@ -9,9 +9,6 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 
-#define OF(link, member)                                                       \
-    ((struct serve_open *)((char *)(link)-offsetof(struct serve_open, member)))
-
 /* ---- Processes that died -------------------------------------------------- */
 
 /* A handler that ran is given up; one that never began is not let begin. */
@@ -50,7 +47,7 @@ void serve_owner_turn(struct serve *s)
     }
 }
 
-/* ---- Handlers that take too long ------------------------------------------ */
+/* ---- Stores and handlers that take too long ------------------------------------------ */
 
 /* Its handler has had its time. A late answer is taken all the same, by its
  * token. */
@@ -71,15 +68,30 @@ static void time_out(struct serve_open *o)
         serve_open_free(o);
 }
 
+/* Its caller is answered in any case: a store that stands still may hold its claim
+ * for as long as it likes. */
+static void answer_late(struct serve_open *o)
+{
+    struct serve_call *k = o->call;
+
+    serve_due_remove(o);
+    if (o->woken)
+        return;
+    o->late = 1;
+    if (k == NULL)
+        return;
+    o->call = NULL;
+    k->open = NULL;
+    k->late = 1;
+    serve_go_on(k);
+}
+
 void serve_open_turn(struct serve *s)
 {
     uint64_t now = once__steady_ms();
-    struct serve_route *r;
 
-    for (r = s->routes; r != NULL; r = r->next)
-        while (r->running.next != &r->running &&
-               OF(r->running.next, of_route)->until_ms <= now)
-            time_out(OF(r->running.next, of_route));
+    while (s->n_due > 0 && s->due[0]->until_ms <= now)
+        (s->due[0]->state == SERVE_CLAIMS ? answer_late : time_out)(s->due[0]);
     serve_gone_turn(s);
 }
 

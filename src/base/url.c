@@ -10,15 +10,12 @@
 #include "base/url.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
-#include <pwd.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/secret_file.h"
 
 /* The parameter in front of which a "?" or "&" stands, or NULL. */
 static char *find(char *url, const char *param)
@@ -162,46 +159,16 @@ int once__url_take_number(char *url, const char *param, uint64_t least,
     return 1;
 }
 
-int once__url_fail_secret(const char *path, const char *why, once_error *err)
-{
-    char space[4096];
-    struct passwd entry, *found = NULL;
-    uid_t user = geteuid();
-
-    if (getpwuid_r(user, &entry, space, sizeof(space), &found) == 0 &&
-        found != NULL)
-        return once__fail(err, ONCE_EOPEN, "secret file \"%s\" for user %s: %s",
-                          path, found->pw_name, why);
-    return once__fail(err, ONCE_EOPEN, "secret file \"%s\" for user %ld: %s",
-                      path, (long)user, why);
-}
-
-static int read_secret(const char *path, char *out, size_t size,
-                       once_error *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n;
-
-    if (fd < 0)
-        return once__url_fail_secret(path, strerror(errno), err);
-    n = read(fd, out, size);
-    (void)close(fd);
-    if (n <= 0 || (size_t)n == size) {
-        explicit_bzero(out, size);
-        return once__url_fail_secret(path, "it is empty or too long", err);
-    }
-    out[n] = '\0';
-    out[strcspn(out, "\r\n")] = '\0';
-    return 1;
-}
-
 int once__url_take_secret(char *url, const char *param, char *out, size_t size,
                           once_error *err)
 {
     char path[PATH_MAX];
     int rc = once__url_take(url, param, path, sizeof(path), err);
 
-    return rc <= 0 ? rc : read_secret(path, out, size, err);
+    if (rc <= 0)
+        return rc;
+    rc = once__secret_read(path, out, size, err);
+    return rc == ONCE_OK ? 1 : rc;
 }
 
 int once__url_end(const char *store, char *url, const char *known,

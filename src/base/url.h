@@ -46,10 +46,6 @@ ONCE_CHECK int once__url_take_number(char *url, const char *param,
 ONCE_CHECK int once__url_take_secret(char *url, const char *param, char *out,
                                      size_t size, once_error *err);
 
-/* A file with a secret cannot be used: names it, the reason and the user, who
- * need not be the one that started the program. ONCE_EOPEN. */
-int once__url_fail_secret(const char *path, const char *why, once_error *err);
-
 /*
  * The last call: cuts `url` off before its "?". ONCE_EURL if a parameter is
  * left that the store has not taken; the text shows its name if that cannot be

@@ -57,7 +57,7 @@ MEANING = {
     "--older": ("longer ago than this", "ls messages-outbox"),
     "--path": ("the request's path", f"name {WHICH}"),
     "--print": ("print the schema, and change nothing", "init messages"),
-    "--realm": ("the request's realm", f"name {WHICH}"),
+    "--realm": ("the request's realm", f"name serve {WHICH}"),
     "--request": ("the record is a gateway's request", WHICH),
     "--listen": ("where a program may be reached", "console serve"),
     "--route": ("the route's name", "messages-emit messages-outbox"),

@@ -15,9 +15,9 @@ MIB = 1 << 20
 
 @pytest.fixture(name="big")
 def a_big_one(make, tmp_path, monkeypatch):
-    (tmp_path / "big").write_text('{"max_request": "3m", "scope": "off"}')
+    (tmp_path / "big").write_text('{"max_request": "3m"}')
     monkeypatch.setenv("ONCE_DEFINED", "big=%s" % (tmp_path / "big"))
-    return make(guarded("/big/", "once_defined big;", scope="$http_x_user"))
+    return make(guarded("/big/", "once_defined big;", scope="$uri"))
 
 
 def test_its_limit_is_that_of_the_server(big):

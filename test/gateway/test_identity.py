@@ -13,7 +13,7 @@ import subprocess
 import pytest
 
 import gateway
-from gateway import (MARK, Answer, guarded, is_new, is_problem, is_replay)
+from gateway import (MARK, TARGET, Answer, guarded, is_new, is_problem, is_replay)
 
 SERVER = (
     guarded("/pay/") +
@@ -251,6 +251,7 @@ def test_two_locations_of_one_realm_share_its_keys(site):
     assert (a.executions, b.executions, c.executions) == (1, 0, 1)
 
 
+@pytest.mark.nginx_only("a realm that is the client's Host")
 def test_another_host_is_another_record(site):
     c = site.case("/pay/")
     first = is_new(c.post(host="a.test"))
@@ -296,6 +297,15 @@ def test_a_realm_stands_in_for_the_host(site):
     c = site.case("/realm/")
     first = is_new(c.post(host="a.test"))
     is_replay(c.post(host="b.test"), first)
+    assert c.executions == 1
+
+
+@pytest.mark.skipif(TARGET == "nginx", reason="its servers have names")
+def test_the_realm_is_the_services_own(site):
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    for host in ("b.test", "A.TEST:8080"):
+        is_replay(c.post(host=host), first)
     assert c.executions == 1
 
 

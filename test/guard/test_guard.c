@@ -281,6 +281,7 @@ static void each_refusal_names_its_member(void)
     REFUSED("fingerprint:", o.fingerprint = "body head");
     REFUSED("fingerprint:",
             (o.fingerprint = "body", o.fingerprint_of = some_scope));
+    REFUSED("key:", (o.key = "X-Key", o.key_of = some_scope));
     REFUSED("release:", o.release = "");
     REFUSED("release:", o.release = "429 5xx");
     REFUSED("release:", o.release = "202");
@@ -617,7 +618,8 @@ static void targets_with_keys_of(uint32_t space)
         {"ignored.test",
          "http://shop.test:80/pay?a=1",
          {ONCE_HTTP_SEND, ONCE_HTTP_SEND}},
-        {"other.test", "/pay?a=1", {ONCE_HTTP_RUN, ONCE_HTTP_RUN}},
+        {"other.test", "/pay?a=1", {ONCE_HTTP_SEND, ONCE_HTTP_SEND}},
+        {"", "/pay?a=1", {ONCE_HTTP_SEND, ONCE_HTTP_SEND}},
         {"shop.test", "/pa%79?a=1", {ONCE_HTTP_SEND, ONCE_HTTP_RUN}},
     };
     once_http_answer answer = made();
@@ -644,6 +646,26 @@ static void host_port_and_form_of_a_target_do_not_make_another_record(void)
 {
     targets_with_keys_of(ONCE_KEY_SPACE_REALM);
     targets_with_keys_of(ONCE_KEY_SPACE_PATH);
+}
+
+static void the_realm_is_of_the_program_and_never_the_clients_host(void)
+{
+    once_guard_options o = plain();
+    once_http_answer answer = made();
+    struct asked a;
+    struct world w;
+    once_guard *other = NULL;
+
+    begin(&w);
+    whole(&w, &answer, 201, "new");
+    o.realm = "shop.test";
+    T_EQ(once_guard_open(w.engine, &o, NULL, &other), ONCE_OK);
+    once_guard_close(w.guard);
+    w.guard = other;
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    asked_end(&a);
+    end(&w);
 }
 
 /* ---- What the handler says ------------------------------------------------------ */
@@ -885,6 +907,14 @@ static void a_resumed_exchange_breaks_and_is_abandoned(void)
     T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
     T_EQ(say(&b, &answer), ONCE_HTTP_SEND);
     T_EQ(once_exchange_is_own(b.x), 1);
+    asked_end(&b);
+    /* And who says then that it broke gets what is recorded. */
+    asked_init(&b);
+    T_EQ(resume(&w, &b, token), ONCE_HTTP_RUN);
+    T_EQ(settle(&b, once_exchange_broken(b.x, 502, on_wake, &b.woken)),
+         ONCE_HTTP_SEND);
+    T_OK(body_is(&b, "made\n"));
+    T_STR(header(&b, "Idempotency-Status"), "replayed");
     asked_end(&b);
     asked_end(&a);
     whole(&w, NULL, 201, "replayed");
@@ -1663,6 +1693,7 @@ int main(void)
     T_RUN(the_answer_is_copied_before_the_store_is_asked);
     T_RUN(an_owner_makes_others_wait_and_others_mismatch);
     T_RUN(host_port_and_form_of_a_target_do_not_make_another_record);
+    T_RUN(the_realm_is_of_the_program_and_never_the_clients_host);
     T_RUN(each_outcome_is_what_it_says);
     T_RUN(a_header_may_say_the_outcome_and_is_not_sent);
     T_RUN(a_stream_is_marked_before_it_begins);

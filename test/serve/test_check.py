@@ -52,7 +52,7 @@ def asking(tmp_path):
     ("never-replays", "the handler runs once"),
     ("unguarded", "the handler runs once"),
     ("cuts-bodies", "bodies pass"),
-    ("runs-behind", "the handler runs once"), ("one-type", "type and host"),
+    ("runs-behind", "the handler runs once"), ("one-type", "another type is"),
     ("one-scope", "another caller"),
     ("swallows", "an exception is an unknown outcome")])
 def test_what_is_wrong_is_named(ask, broken, found):

@@ -27,7 +27,9 @@ from gateway import Drop, Gateway, Guarded, eventually, guarded, message  # noqa
 FRONTS = os.environ.get("ONCE_FRONTS", "").split() or [
     "nginx", "guarded", *filter(served.is_installed, served.NEEDS)]
 ORDERS = 20
-SERVER = guarded("/pay/", "once_in_flight wait=20s;", scope="$http_x_user")
+# One service, whatever its clients call its host.
+SERVER = guarded("/pay/", "once_realm shop; once_in_flight wait=20s;",
+                 scope="$http_x_user")
 
 
 def front(name):

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/secret_file.h"
 #include "base/sqltext.h"
 #include "base/postgres/postgres.h"
 #include "base/url.h"
@@ -156,11 +157,11 @@ static int check_passfile(const struct once__pg_config *c, once_error *err)
     if (path == NULL)
         return ONCE_OK;
     if (stat(path, &st) != 0 || access(path, R_OK) != 0)
-        return once__url_fail_secret(path, strerror(errno), err);
+        return once__secret_fail(path, strerror(errno), err);
     if (!S_ISREG(st.st_mode))
-        return once__url_fail_secret(path, "it is not a plain file", err);
+        return once__secret_fail(path, "it is not a plain file", err);
     if ((st.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-        return once__url_fail_secret(
+        return once__secret_fail(
             path, "libpq reads it only if no other user may: chmod 600", err);
     return ONCE_OK;
 }

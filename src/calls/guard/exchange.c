@@ -101,6 +101,10 @@ struct once_exchange {
     atomic_int cancelled;
     int rc;
 
+    /* After a handler that broke: what is recorded, if anything is. */
+    once_attempt *after;
+    int found; /* it has an outcome */
+
     struct probe probe;
     int observed; /* of the handler: enum once__observed                    */
     int action;   /* what the engine was asked: enum once__verdict_action   */
@@ -119,6 +123,34 @@ static void answered(once_attempt *a, int rc, void *user)
     x->rc = rc;
     atomic_store_explicit(&x->ready, 1, memory_order_release);
     wake(whom); /* From here on `x` may be gone. */
+}
+
+static void looked(once_attempt *a, int rc, void *user)
+{
+    once_exchange *x = user;
+    once_http_wake *wake = x->wake;
+    void *whom = x->user;
+
+    (void)a;
+    x->found = rc == ONCE_REPLAY;
+    atomic_store_explicit(&x->ready, 1, memory_order_release);
+    wake(whom);
+}
+
+/*
+ * A handler that broke is given up, also one whose end was told before. The store
+ * says the same to both: one look more tells them apart.
+ */
+static void given_up(once_attempt *a, int rc, void *user)
+{
+    once_exchange *x = user;
+    once_engine *e = x->guard->engine;
+
+    x->rc = rc;
+    if (rc == ONCE_OK && once_look_start(x->after, looked, x) == ONCE_OK)
+        once_engine_wake(e); /* From here on `x` may be gone. */
+    else
+        answered(a, rc, user);
 }
 
 /*
@@ -239,7 +271,7 @@ static int find_key(once_exchange *x, const once_http_request *r, char *out,
 
 /* The parts of a target, which may be absolute ("http://h:1/a?b"). */
 struct target {
-    once_bytes host, path, query; /* host: data NULL if it is not there */
+    once_bytes path, query;
 };
 
 static void split_target(const char *text, struct target *t)
@@ -250,38 +282,12 @@ static void split_target(const char *text, struct target *t)
     memset(t, 0, sizeof(*t));
     if (*text != '/' && slashes != NULL) {
         text = slashes + 3;
-        size = strcspn(text, "/?");
-        t->host = (once_bytes){text, size};
-        text += size;
+        text += strcspn(text, "/?");
     }
     size = strcspn(text, "?");
     t->path = (once_bytes){text, size};
     if (text[size] == '?')
         t->query = once__text(text + size + 1);
-}
-
-/* The host in lower case and without its port; for free(), or NULL. */
-static char *host_of(const once_http_request *r, const struct target *t,
-                     size_t *size)
-{
-    const char *line = once_http_find(r, "Host");
-    once_bytes host = t->host;
-    const char *text, *end;
-    char *out;
-    size_t i;
-
-    if (host.data == NULL)
-        host = once__text(line != NULL ? line : "");
-    text = host.data;
-    end = memchr(text, ']', host.size); /* [::1]:80 */
-    end = memchr(end != NULL ? end : text, ':',
-                 host.size - (size_t)(end != NULL ? end - text : 0));
-    *size = end != NULL ? (size_t)(end - text) : host.size;
-    out = malloc(*size + 1);
-    for (i = 0; out != NULL && i < *size; i++)
-        out[i] = (char)(text[i] >= 'A' && text[i] <= 'Z' ? text[i] - 'A' + 'a'
-                                                         : text[i]);
-    return out;
 }
 
 static void make_name(once_exchange *x, once_bytes scope, once_bytes realm,
@@ -326,31 +332,15 @@ static int keep_caller(once_exchange *x, once_bytes scope, once_bytes realm,
     return ONCE_OK;
 }
 
-static int name_it(once_exchange *x, const once_http_request *r,
-                   const struct target *t, const once__request_head *head,
+static int name_it(once_exchange *x, const once__request_head *head,
                    once_bytes scope, once_bytes key)
 {
-    const char *given = x->guard->realm;
-    char *host = NULL;
-    once_bytes realm;
-    int rc = ONCE_ENOMEM;
+    once_bytes realm = once__text(x->guard->realm);
 
-    if (given != NULL) {
-        realm = once__text(given);
-    } else {
-        host = host_of(r, t, &realm.size);
-        if (host == NULL)
-            goto out;
-        realm.data = host;
-    }
-    rc = ONCE_OK;
     if (has_key_in_body(x))
-        rc = keep_caller(x, scope, realm, head);
-    else
-        make_name(x, scope, realm, head, key);
-out:
-    free(host);
-    return rc;
+        return keep_caller(x, scope, realm, head);
+    make_name(x, scope, realm, head, key);
+    return ONCE_OK;
 }
 
 static once_bytes header_or_nothing(const once_http_request *r,
@@ -465,7 +455,7 @@ static int identify(once_exchange *x, const once_http_request *r,
     x->look_ms = once__lookup_wait(t.query, x->look_ms);
     x->path = strndup(t.path.data, t.path.size);
     head = head_of(x->guard, r, &t);
-    rc = name_it(x, r, &t, &head, s, k);
+    rc = name_it(x, &head, s, k);
     if (rc == ONCE_OK && !x->look)
         rc = begin_print(x, r, &head);
     return rc;
@@ -756,6 +746,16 @@ static int make_attempt(once_exchange *x, once_attempt **out)
     return rc;
 }
 
+/* It does not wait for another that runs. */
+static int make_look(const once_exchange *x, once_attempt **out)
+{
+    once_request r;
+
+    fill_request(x, &r);
+    r.wait_ms = 0;
+    return once_attempt_new(x->guard->engine, &r, NULL, out);
+}
+
 int once_exchange_claim(once_exchange *x, once_http_wake *wake, void *user)
 {
     int rc;
@@ -1029,7 +1029,12 @@ static int record(once_exchange *x, const once_http_answer *a,
         once__guard_event(g, "record %s: not kept: %s", x->hash, err.text);
     expect(x, STORE, wake, user);
     x->action = v.action;
-    rc = once__verdict_start(x->attempt, v, result, answered, x);
+    if (v.action == ONCE__DO_GIVE_UP && once__is_broken(x->observed) &&
+        !g->policy.dry_run)
+        rc = make_look(x, &x->after);
+    if (rc == ONCE_OK)
+        rc = once__verdict_start(x->attempt, v, result,
+                                 x->after != NULL ? given_up : answered, x);
     if (rc != ONCE_OK)
         x->state = OWNER;
 out:
@@ -1086,7 +1091,16 @@ int once_exchange_broken(once_exchange *x, int status, once_http_wake *wake,
 
 static int stored(once_exchange *x)
 {
-    once__http_end end = {
+    once__http_end end;
+
+    if (x->found) { /* as if the end had been told again */
+        once_attempt_free(x->attempt);
+        x->attempt = x->after;
+        x->after = NULL;
+        x->action = ONCE__DO_COMPLETE;
+        x->rc = ONCE_REPLAY;
+    }
+    end = (once__http_end){
         .action = x->action,
         .observed = x->observed,
         .status = x->reply.answer.status,
@@ -1159,6 +1173,7 @@ void once_exchange_free(once_exchange *x)
         release(&x->probe.again);
     once_attempt_free(x->attempt);
     once_attempt_free(x->probe.again);
+    once_attempt_free(x->after);
     free(x->probe.result);
     once__fingerprint_free(x->fingerprint);
     once__json_clear(&x->json);

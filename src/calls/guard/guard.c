@@ -103,8 +103,11 @@ static int check_tokens(const struct once__names *w, const char *what,
 
     for (i = 0; i < w->n; i++)
         if (!is_token(w->at[i].data))
-            return once__fail(err, ONCE_EINVAL, "%s: text %zu is not a name",
-                              what, i + 1);
+            return once__fail(err, ONCE_EINVAL,
+                              "%s: \"%.40s\" is not a name: names have "
+                              "letters, digits and - between them, and spaces "
+                              "between two",
+                              what, (const char *)w->at[i].data);
     return ONCE_OK;
 }
 
@@ -215,6 +218,8 @@ static int check(const once_guard_options *o, once_error *err)
     if (o->fingerprint != NULL && o->fingerprint_of != NULL)
         return once__fail(err, ONCE_EINVAL,
                           "fingerprint: fingerprint_of stands alone");
+    if (o->key != NULL && o->key_of != NULL)
+        return once__fail(err, ONCE_EINVAL, "key: key_of stands alone");
     if (o->max_response > ONCE_RESULT_MAX)
         return once__fail(err, ONCE_EINVAL, "max_response: %zu is over %zu",
                           o->max_response, ONCE_RESULT_MAX);
@@ -319,16 +324,16 @@ static int set_texts(once_guard *g, once_error *err)
     const char *key = o->key != NULL ? o->key : "Idempotency-Key";
 
     if (!is_token(key))
-        return once__fail(err, ONCE_EINVAL, "key: not the name of a header");
+        return once__fail(err, ONCE_EINVAL,
+                          "key: \"%.40s\" is not the name of a header", key);
     if (o->accept != NULL &&
         once__accept_check(once__text(o->accept), err) != ONCE_OK)
         return ONCE_EINVAL;
     g->key = strdup(key);
-    if (o->realm != NULL)
-        g->realm = strdup(o->realm);
+    g->realm = strdup(o->realm != NULL ? o->realm : ONCE__REALM);
     if (o->accept != NULL)
         g->accept = strdup(o->accept);
-    if (g->key == NULL || (o->realm != NULL && g->realm == NULL) ||
+    if (g->key == NULL || g->realm == NULL ||
         (o->accept != NULL && g->accept == NULL))
         return once__fail(err, ONCE_ENOMEM, "guard: no memory");
     return ONCE_OK;
@@ -410,7 +415,8 @@ static int set_key_time(once_guard *g, once_error *err)
     once_error why;
 
     if (word != NULL && form == ONCE__KEY_ANY)
-        return once__fail(err, ONCE_EINVAL, "key_time: not uuid7 or ulid");
+        return once__fail(err, ONCE_EINVAL,
+                          "key_time: \"%.40s\" is not uuid7 or ulid", word);
     if (form == ONCE__KEY_ANY && g->options.max_age_ms != 0)
         return once__fail(err, ONCE_EINVAL, "max_age_ms: without key_time");
     if (once__policy_key_time(&g->policy, form, g->options.max_age_ms, &why) !=

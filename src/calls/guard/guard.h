@@ -16,6 +16,10 @@
 
 #include "calls/http/http.h"
 
+/* Whose keys these are, where nobody says it. It is not the request's host: that
+ * one is the client's choice, who would execute a key once for each name. */
+#define ONCE__REALM "once"
+
 enum { ONCE__METHODS_MAX = 16, ONCE__HIDE_MAX = 64 };
 
 /* A list of names, in one piece of memory. */
@@ -28,9 +32,9 @@ struct once__names {
 struct once_guard {
     once_engine *engine;
     once_guard_options options; /* without what follows                      */
-    char *key, *realm;          /* realm NULL: the host                      */
-    char *accept;               /* or NULL                                   */
-    char *key_json[2];          /* to which `pointers` points                */
+    char *key, *realm;
+    char *accept;      /* or NULL                                   */
+    char *key_json[2]; /* to which `pointers` points                */
     once__key_pointers pointers;
     struct once__names methods, hide;
     struct once__names fingerprint; /* to which `compared` points           */

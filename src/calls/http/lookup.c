@@ -193,7 +193,8 @@ uint32_t once__lookup_wait(once_bytes query, uint32_t most_ms)
 {
     static const char name[] = "wait=";
     const size_t length = sizeof(name) - 1;
-    const char *at = query.data, *end = at + query.size, *next;
+    const char *at = query.size > 0 ? query.data : "";
+    const char *end = at + query.size, *next;
     uint64_t ms;
 
     for (; at != NULL && at < end; at = next + 1) {
