@@ -126,12 +126,13 @@ local function forward(location)
     return status, headers, body_parts(sock, next_line, values, is_stream)
 end
 
--- "$http_x_a/$remote_user" of this request.
+-- "$http_x_a/$remote_user" of this request; nil if it is empty.
 local function expand(template)
     return template and function()
-        return (template:gsub("%$([%w_]+)", function(name)
+        local text = template:gsub("%$([%w_]+)", function(name)
             return ngx.var[name] or ""
-        end))
+        end)
+        return text ~= "" and text or nil
     end
 end
 
