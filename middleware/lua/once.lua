@@ -322,6 +322,79 @@ local function begun(server, path, head, body, wait)
     return code, reply, rest
 end
 
+-- ---- The server, when nginx starts --------------------------------------------------
+
+-- init_by_lua has no cosockets, and a route that cannot be has to be told there. So this
+-- is a connection that blocks, for five seconds at most, where ffi has Linux.
+ffi.cdef [[
+    struct once_unix { unsigned short family; char path[108]; };
+    struct once_inet { unsigned short family; unsigned char port[2], address[4], zero[8]; };
+    struct once_timeval { long s, us; };
+    int once_socket(int family, int type, int protocol) __asm__("socket");
+    int once_connect(int fd, const void *to, unsigned size) __asm__("connect");
+    int once_setsockopt(int fd, int level, int name, const void *value, unsigned size)
+        __asm__("setsockopt");
+    ssize_t once_send(int fd, const void *data, size_t n, int flags) __asm__("send");
+    ssize_t once_recv(int fd, void *data, size_t n, int flags) __asm__("recv");
+    int once_close(int fd) __asm__("close");
+]]
+local AF_UNIX, AF_INET, SOCK_CLOEXEC_STREAM, MSG_NOSIGNAL = 1, 2, 0x80001, 0x4000
+local SOL_SOCKET, SO_RCVTIMEO, SO_SNDTIMEO = 1, 20, 21
+
+-- nil: it is a name of a host, or too long.
+local function sockaddr_of(address)
+    if not address[2] then
+        local path = sub(address[1], 6)
+        return #path < 108 and ffi.new("struct once_unix", AF_UNIX, path) or nil
+    end
+    local a, b, c, d = match(address[1], "^(%d+)%.(%d+)%.(%d+)%.(%d+)$")
+    local port = address[2]
+    return a and ffi.new("struct once_inet", AF_INET, {math.floor(port / 256), port % 256},
+                         {tonumber(a), tonumber(b), tonumber(c), tonumber(d)}) or nil
+end
+
+-- What read_answer() reads with.
+local function receiver(fd)
+    local buffer, data = ffi.new("char[4096]"), ""
+    return function(what)
+        while true do
+            local at = what == "*l" and find(data, "\r\n", 1, true) or
+                type(what) == "number" and #data >= what and what
+            if at then
+                local out = sub(data, 1, what == "*l" and at - 1 or at)
+                data = sub(data, (what == "*l" and at + 2 or at + 1))
+                return out
+            end
+            local n = tonumber(ffi.C.once_recv(fd, buffer, 4096, 0))
+            if n <= 0 then
+                return nil, "closed"
+            end
+            data = data .. ffi.string(buffer, n)
+        end
+    end
+end
+
+-- As ask().
+local function ask_at_start(server, path, head)
+    local to = ffi.os == "Linux" and sockaddr_of(server.address)
+    local fd = to and ffi.C.once_socket(to.family, SOCK_CLOEXEC_STREAM, 0) or -1
+    if fd < 0 then
+        return nil
+    end
+    local limit = ffi.new("struct once_timeval", ANSWER_S, 0)
+    for _, name in ipairs{SO_RCVTIMEO, SO_SNDTIMEO} do
+        ffi.C.once_setsockopt(fd, SOL_SOCKET, name, limit, ffi.sizeof(limit))
+    end
+    local text = table.concat(call_text(server, path, head, ""))
+    local code, reply
+    if ffi.C.once_connect(fd, to, ffi.sizeof(to)) == 0 and
+       ffi.C.once_send(fd, text, #text, MSG_NOSIGNAL) == #text then
+        code, reply = read_answer(receiver(fd))
+    end
+    ffi.C.once_close(fd)
+    return code, reply
+end
+
 -- ---- An exchange -----------------------------------------------------------------
 
 local Guard = {}
@@ -749,11 +822,18 @@ function M.new(options)
         error('once: scope is missing: give a function that returns who has authenticated, ' ..
               'or route = {scope = "off"}', 2)
     end
+    local server = server_of(options.serve, options.token_file)
+    if ngx.get_phase() == "init" then
+        local code, reply = ask_at_start(server, "route", {route = route})
+        if code == 422 then
+            error("once: once serve refuses the route: " .. tostring(reply.text), 2)
+        end
+    end
     return setmetatable({
         route = route, bypass = options.bypass,
         computed = {scope = options.scope, key = options.key,
                     fingerprint = options.fingerprint, label = options.label},
-        server = server_of(options.serve, options.token_file)}, Guard)
+        server = server}, Guard)
 end
 
 return M

@@ -285,6 +285,29 @@ def test_options_that_cannot_be_are_errors_at_the_start(site):
             name, name) in what, line
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_route_that_cannot_be_does_not_start(site, tmp_path, is_there):
+    """A server that is away says nothing of it."""
+    where = site.server.where if is_there else "127.0.0.1:1"
+    conf = tmp_path / "wrong.conf"
+    text = (tmp_path / "nginx.conf").read_text()
+    conf.write_text(text.replace("/http;", "/other;").replace(
+        "/origin;", "/other-origin;").replace("nginx.pid", "other.pid").replace(
+        "plain = guard{}", 'plain = once.new{serve = "%s", '
+        'route = {scope = "off", in_fligth = "wait=1s"}}' % where))
+    # pylint: disable=consider-using-with
+    process = subprocess.Popen(["nginx", "-p", tmp_path, "-e", "stderr", "-c", conf],
+                               stderr=subprocess.PIPE)
+    if is_there:
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode != 0 and b"in_fligth" in said
+    else:
+        eventually((tmp_path / "other").exists)
+        process.terminate()
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0
+
+
 def test_a_route_that_cannot_be_runs_nothing(site):
     assert site.ask("/route", b"", "k")[0] == 500
     assert site.runs() == 0 and "in_fligth" in site.log()
