@@ -527,6 +527,31 @@ local function hold(handler, most)
     return answer
 end
 
+-- What would answer the client before the outcome is recorded is an error while an answer
+-- is held, in all light threads of the request. (Who has kept ngx.say in a local before
+-- this file was loaded escapes.)
+local holding = 0 -- requests of this worker
+
+for _, name in ipairs{"eof", "exec", "exit", "flush", "print", "redirect", "say",
+                      "send_headers"} do
+    local original = ngx[name]
+    ngx[name] = function(...)
+        if holding > 0 and ngx.ctx.once_holds then
+            error("once: ngx." .. name .. "() in a handler: it has to return status, " ..
+                  "headers and body", 2)
+        end
+        return original(...)
+    end
+end
+
+-- As pcall().
+local function held(handler, most)
+    holding, ngx.ctx.once_holds = holding + 1, true
+    local ok, answer = pcall(hold, handler, most)
+    holding, ngx.ctx.once_holds = holding - 1, nil
+    return ok, answer
+end
+
 -- ---- A request ---------------------------------------------------------------------
 
 -- One byte more than is allowed is a 413 by the server.
@@ -633,18 +658,20 @@ function Guard:run(handler)
         return send(answer)
     end
     prepare_handler(run)
-    if not run then
-        answer = hold(handler, -1)
-        for _, pair in ipairs(more) do
-            table.insert(answer.headers, pair)
-        end
-        return send(answer)
-    end
-    local ok, held = pcall(hold, handler, run.max_response)
+    local ok
+    ok, answer = held(handler, run and run.max_response or -1)
     if not ok then
-        ngx.log(ngx.ERR, "once: the handler broke: ", tostring(held))
+        ngx.log(ngx.ERR, "once: the handler broke: ", tostring(answer))
     end
-    send(ok and finish(self, run, held) or broken(self, run, held))
+    if run then
+        return send(ok and finish(self, run, answer) or broken(self, run, answer))
+    elseif not ok then
+        error(answer, 0)
+    end
+    for _, pair in ipairs(more) do
+        table.insert(answer.headers, pair)
+    end
+    send(answer)
 end
 
 -- The handler is another location: proxy_pass, or content_by_lua that writes itself.

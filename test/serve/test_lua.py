@@ -131,6 +131,18 @@ http {
                              ["X-Accel-Buffering"] = ngx.var.arg_buffering},
                     body[ngx.var.arg_kind]
             end) } }
+        location = /writes { content_by_lua_block {
+            plain:run(function()
+                runs = runs + 1
+                local how = ngx.var.arg_how
+                if ngx.var.arg_thread then
+                    assert(ngx.thread.wait(ngx.thread.spawn(ngx[how], ngx.var.arg_with)))
+                else
+                    ngx[how](ngx.var.arg_with)
+                end
+                return 201, {}, "made"
+            end) } }
+        location = /elsewhere { content_by_lua_block { ngx.say("elsewhere") } }
         location = /route { content_by_lua_block {
             guard{route = {in_fligth = "wait=1s"}}:run(echo) } }
     }
@@ -344,6 +356,19 @@ def test_a_stream_that_is_not_as_long_as_it_says_breaks_off(site):
     assert site.ask(path + "4", b"", "k") == (201, b"made")
     with pytest.raises(EOFError):
         site.ask(path + "5", b"", "l")
+
+
+@pytest.mark.parametrize("more", [
+    "how=say&with=leaks", "how=print&with=leaks", "how=flush", "how=eof",
+    "how=send_headers", "how=exit&with=200", "how=exit&with=500",
+    "how=exec&with=/elsewhere", "how=redirect&with=/elsewhere",
+    "how=say&with=leaks&thread=1"])
+def test_what_writes_itself_leaks_nothing_and_is_unknown_at_once(site, more):
+    status, body = site.ask("/writes?" + more, b"", "k")
+    assert status == 502 and b"outcome-unknown" in body
+    status, body = site.ask("/writes?" + more, b"", "k")
+    assert status == 409 and b"outcome-unknown" in body
+    assert site.runs() == 1
 
 
 # ---- Servers and clocks -----------------------------------------------------
