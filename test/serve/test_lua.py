@@ -120,6 +120,8 @@ http {
         location = /error { internal; content_by_lua_block {
             runs = runs + 1
             error("as it was asked") } }
+        location = /captured-exit { content_by_lua_block { plain:capture("/exit") } }
+        location = /exit { internal; content_by_lua_block { runs = runs + 1 ngx.exit(500) } }
         location = /body-of { content_by_lua_block {
             plain:run(function()
                 local length = ngx.var.arg_length
@@ -337,9 +339,10 @@ def test_a_client_that_leaves_ends_no_handler(site, path):
     assert site.runs() == 1
 
 
-def test_an_error_in_a_captured_location_is_unknown(site):
-    assert site.ask("/captured-error", b"", "k")[0] == 502
-    assert site.ask("/captured-error", b"", "k")[0] == 409
+@pytest.mark.parametrize("path", ["/captured-error", "/captured-exit"])
+def test_an_error_in_a_captured_location_is_unknown(site, path):
+    assert site.ask(path, b"", "k")[0] == 502
+    assert site.ask(path, b"", "k")[0] == 409
     assert site.runs() == 1
 
 
