@@ -529,12 +529,9 @@ func (h *writer) breakOff(cause any) {
 }
 
 // An answer that is written while a panic unwinds is not the handler's, nor is that of
-// http.TimeoutHandler when the time is over: the handler still runs. A handler that
-// recovers its own panics says what it did by Idempotency-Outcome.
+// http.TimeoutHandler when the time is over: the handler still runs. What the handler
+// has said by Idempotency-Outcome does not count, since it said so before.
 func (h *writer) look() {
-	if outcome, _ := h.find("Idempotency-Outcome"); outcome != "" {
-		return
-	}
 	var pcs [128]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
 	for callee, more := "", true; more; {
@@ -714,7 +711,7 @@ func (h *writer) begin() {
 	} else {
 		a = h.x.end(h.status, h.lines(), nil, true)
 	}
-	if !a.own {
+	if !a.own { // another one
 		h.unwanted = true
 		send(h.w, a)
 		if f, ok := outer[http.Flusher](h.w); ok {
@@ -736,7 +733,7 @@ func (h *writer) ended() answer {
 	if a, guarded := h.fail(*h.broken.Load()); guarded {
 		return a
 	}
-	return answer{status: h.status, lines: h.lines(), body: h.body.Bytes()}
+	return answer{status: h.status, lines: h.lines(), body: h.body.Bytes(), own: true}
 }
 
 func (h *writer) finish() {

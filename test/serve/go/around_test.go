@@ -314,14 +314,26 @@ func TestAPanicThatIsRecoveredCutsAStreamOff(t *testing.T) {
 	expect(t, "is cut off", errors.Is(err, io.ErrUnexpectedEOF), true)
 }
 
-func TestAHandlerThatRecoversMaySayWhatItDid(t *testing.T) {
+func TestWhatWasSaidBeforeAPanicDoesNotCount(t *testing.T) {
+	for _, outcome := range []string{"not-applied", "applied"} {
+		url := site(t, recovery(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Idempotency-Outcome", outcome)
+			panic("text")
+		})).ServeHTTP, once.Options{Scope: me})
+		code, _ := post(t, url, nil, "a-key-of-a-word")
+		expect(t, outcome, code, 502)
+		code, _ = post(t, url, nil, "a-key-of-a-word")
+		expect(t, outcome+" again", code, 409)
+	}
+}
+
+func TestAHandlerThatRecoversMayAnswerAfterThat(t *testing.T) {
 	url := site(t, func(w http.ResponseWriter, _ *http.Request) {
-		defer func() {
-			_ = recover()
-			w.Header().Set("Idempotency-Outcome", "applied")
-			w.WriteHeader(500)
+		func() {
+			defer func() { _ = recover() }()
+			panic("text")
 		}()
-		panic("text")
+		w.WriteHeader(500)
 	}, once.Options{Scope: me})
 	for i := 0; i < 2; i++ {
 		code, _ := post(t, url, nil, "a-key-of-its-own-word")
