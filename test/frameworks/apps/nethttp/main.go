@@ -157,13 +157,26 @@ func (x *run) extra() {
 			x.w.Header().Set("Trailer", "X-Sum")
 			x.w.Header().Set(http.TrailerPrefix+"X-Late", "1")
 		case "flush":
-			defer func() {
-				atomic.StoreInt32(&x.stream, 1)
-				x.w.WriteHeader(http.StatusCreated)
-				x.w.(http.Flusher).Flush()
-			}()
+			atomic.StoreInt32(&x.stream, 1)
 		}
 	}
+	if atomic.LoadInt32(&x.stream) == 1 {
+		x.w.Header().Set("Content-Type", "application/json")
+		x.w.WriteHeader(x.status())
+		x.w.(http.Flusher).Flush()
+	}
+}
+
+func (x *run) status() int {
+	switch x.Answer {
+	case "empty":
+		return http.StatusNoContent
+	case "error":
+		return http.StatusUnprocessableEntity
+	case "file": // http.ServeFile has no other one
+		return http.StatusOK
+	}
+	return http.StatusCreated
 }
 
 func (x *run) answer() {
