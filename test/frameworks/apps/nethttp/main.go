@@ -274,7 +274,10 @@ func outer(next http.Handler) http.Handler {
 		case "peek":
 			_, _ = io.ReadFull(r.Body, make([]byte, 3))
 		case "restore":
-			data, _ := io.ReadAll(r.Body)
+			data, err := io.ReadAll(r.Body)
+			if err != nil { // a part of an order is none
+				panic(http.ErrAbortHandler)
+			}
 			r.Body = io.NopCloser(bytes.NewReader(data))
 		}
 		if d.Catch {
