@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -57,7 +58,9 @@ func start(t *testing.T, where string, more ...string) *exec.Cmd {
 		_ = c.Wait()
 	})
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if _, err := os.Stat(where[len("unix:"):]); err == nil {
+		// Its name is there a moment before anybody may connect.
+		if conn, err := net.Dial("unix", where[len("unix:"):]); err == nil {
+			conn.Close()
 			return c
 		}
 		time.Sleep(10 * time.Millisecond)
