@@ -456,6 +456,8 @@ func handle(h *writer, of context.Context, run time.Duration) *handling {
 	if until, given := of.Deadline(); given && until.Before(c.until) {
 		c.until = until
 	}
+	c.mutex.Lock() // a deadline that is over fires at once
+	defer c.mutex.Unlock()
 	c.timer = time.AfterFunc(time.Until(c.until),
 		func() { c.cancel(context.DeadlineExceeded) })
 	return c

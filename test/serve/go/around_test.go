@@ -403,15 +403,18 @@ func TestAHandlersContextEndsWithRunAndTheProgramsDeadline(t *testing.T) {
 	code, _ = post(t, url, nil, "a-key-over-its-run")
 	expect(t, "run, again", code, 409)
 
-	s := around(t, func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			ctx, cancel := context.WithTimeout(r.Context(), 50*time.Millisecond)
-			defer cancel()
-			next.ServeHTTP(w, r.WithContext(ctx))
-		})
-	}, handler, once.Options{Scope: me})
-	code, _ = post(t, started(t, s), nil, "a-key-over-a-deadline")
-	expect(t, "deadline", code, 504)
+	for _, long := range []time.Duration{50 * time.Millisecond, -time.Hour} {
+		long := long
+		s := around(t, func(next http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, cancel := context.WithTimeout(r.Context(), long)
+				defer cancel()
+				next.ServeHTTP(w, r.WithContext(ctx))
+			})
+		}, handler, once.Options{Scope: me})
+		code, _ = post(t, started(t, s), nil, "a-key-over-a-deadline")
+		expect(t, fmt.Sprint("deadline ", long), code, 504)
+	}
 }
 
 type userKey struct{}
