@@ -31,18 +31,23 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
 )
 
 const (
-	beginFor = time.Second       // how long a begin is repeated
-	waitFor  = 620 * time.Second // how long an answer may take: in_flight has 600 s
-	idleMax  = 64                // connections that wait for work; no bound on busy ones
-	bodyMax  = 1 << 20           // of a request that is guarded
+	beginFor  = time.Second     // how long a begin is repeated after its first failure
+	answerFor = 5 * time.Second // how long an answer may take, beside what it waits for
+	idleMax   = 64              // connections that wait for work; no bound on busy ones
+	// What was begun and not answered is abandoned for so long, and so many at a time.
+	abandonFor  = time.Minute
+	abandonsMax = 64
 )
 
 var internal = []string{"Idempotency-Attempt", "Idempotency-Outcome",
@@ -98,10 +103,12 @@ var unknown = problem("outcome-unknown", 502,
 
 // Where it is, and how it is asked.
 type server struct {
-	client http.Client
-	url    string
-	token  string
-	log    *log.Logger
+	client   http.Client
+	where    string
+	url      string
+	token    string
+	log      *log.Logger
+	abandons chan struct{} // one for each that is under way
 }
 
 // What an answer's head may have.
@@ -113,6 +120,8 @@ type head struct {
 	Key         *string     `json:"key"`
 	LeaseMS     int64       `json:"lease_ms"`
 	MaxResponse int         `json:"max_response"`
+	RunMS       int64       `json:"run_ms"`
+	WaitMS      int64       `json:"wait_ms"`
 	MaxRequest  int64       `json:"max_request"`
 	Status      int         `json:"status"`
 	Headers     [][2]string `json:"headers"`
@@ -148,28 +157,34 @@ func octets(s string) string {
 }
 
 func reach(o Options) (*server, error) {
-	s := &server{url: "http://once", log: o.Log}
+	s := &server{url: "http://once", log: o.Log,
+		abandons: make(chan struct{}, abandonsMax)}
 	if s.log == nil {
 		s.log = log.Default()
 	}
-	where := first(o.Serve, os.Getenv("ONCE_SERVE"), "unix:/run/once/serve.sock")
+	s.where = first(o.Serve, os.Getenv("ONCE_SERVE"), "unix:/run/once/serve.sock")
 	if file := first(o.TokenFile, os.Getenv("ONCE_SERVE_TOKEN_FILE")); file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("once: the token file: %w", err)
 		}
 		line, _, _ := strings.Cut(string(text), "\n")
 		s.token = strings.TrimSpace(line)
 	}
 	transport := &http.Transport{MaxIdleConnsPerHost: idleMax, DisableCompression: true}
-	if path := strings.TrimPrefix(where, "unix:"); path != where {
+	if path := strings.TrimPrefix(s.where, "unix:"); path != s.where {
 		transport.DialContext = func(c context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(c, "unix", path)
 		}
 	} else {
-		s.url = where
+		address := strings.TrimSuffix(strings.TrimPrefix(s.where, "http://"), "/")
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, fmt.Errorf("once: Serve is %q: it has to be unix:PATH or "+
+				"http://HOST:PORT", s.where)
+		}
+		s.url = "http://" + address
 	}
-	s.client = http.Client{Transport: transport, Timeout: waitFor}
+	s.client = http.Client{Transport: transport}
 	return s, nil
 }
 
@@ -191,13 +206,15 @@ func newID() string {
 	return hex.EncodeToString(id)
 }
 
-func (s *server) ask(path string, what map[string]any, body []byte) (*told, error) {
+func (s *server) ask(ctx context.Context, path string, what map[string]any,
+	body []byte) (*told, error) {
 	line, err := json.Marshal(what)
 	if err != nil {
 		return nil, err
 	}
 	data := append(append(line, '\n'), body...)
-	r, err := http.NewRequest("POST", s.url+"/v1/"+path, bytes.NewReader(data))
+	r, err := http.NewRequestWithContext(ctx, "POST", s.url+"/v1/"+path,
+		bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
@@ -216,25 +233,36 @@ func (s *server) ask(path string, what map[string]any, body []byte) (*told, erro
 	}
 	first, rest, _ := bytes.Cut(data, []byte("\n"))
 	out := &told{code: answer.StatusCode, body: rest}
-	return out, json.Unmarshal(first, &out.head)
+	if err = json.Unmarshal(first, &out.head); err != nil {
+		return nil, fmt.Errorf("status %d without a line of JSON: this is no once serve",
+			answer.StatusCode)
+	}
+	return out, nil
 }
 
-// Every call may be repeated. nil: the server is away, for so long since that was seen.
+// Every call may be repeated. nil: there is no answer within the time, which counts from
+// the call: a server that is stopped accepts connections, and never answers. After the
+// first failure no new attempt begins when `more` is over.
 func (s *server) repeat(path string, what map[string]any, body []byte,
-	long time.Duration) *told {
-	var until time.Time
+	within, more time.Duration) *told {
+	until := time.Now().Add(within)
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	isFirst := true
 	for pause := 50 * time.Millisecond; ; {
-		t, err := s.ask(path, what, body)
+		t, err := s.ask(ctx, path, what, body)
 		if err == nil && t.code != http.StatusServiceUnavailable {
 			return t
 		}
 		if err != nil {
-			s.log.Printf("once: %s: %v", path, err)
+			s.log.Printf("once: %s: no answer from once serve at %s: %v. Check that it "+
+				"runs there and that this user may connect to it.", path, s.where, err)
 			s.client.CloseIdleConnections()
 		}
-		if until.IsZero() {
-			until = time.Now().Add(long)
+		if end := time.Now().Add(more); isFirst && end.Before(until) {
+			until = end
 		}
+		isFirst = false
 		if time.Now().Add(pause).After(until) {
 			return nil
 		}
@@ -248,14 +276,39 @@ func (s *server) repeat(path string, what map[string]any, body []byte,
 	}
 }
 
-// It was not run, and will not be. Who is away finds that out himself.
+// It was not run, and will not be. A server that stood still reads what was begun when it
+// goes on, so it is told for a minute; nobody waits for longer than a second.
 func (s *server) abandon(id string) {
-	_, _ = s.ask("abandon", map[string]any{"id": id}, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), abandonFor)
+	done := make(chan struct{})
+	select {
+	case s.abandons <- struct{}{}:
+	default: // enough of them wait: the record is unknown when `run` is over
+		cancel()
+		return
+	}
+	go func() {
+		defer func() { <-s.abandons }()
+		defer cancel()
+		defer close(done)
+		for ctx.Err() == nil {
+			_, err := s.ask(ctx, "abandon", map[string]any{"id": id}, nil)
+			if err == nil {
+				return
+			}
+			time.Sleep(beginFor / 2)
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(beginFor):
+	}
 }
 
 // nil: the server is away, and what it might have begun is abandoned.
-func (s *server) begin(path string, what map[string]any, body []byte) *told {
-	t := s.repeat(path, what, body, beginFor)
+func (s *server) begin(path string, what map[string]any, body []byte,
+	wait time.Duration) *told {
+	t := s.repeat(path, what, body, wait+answerFor, beginFor)
 	if t == nil {
 		s.abandon(what["id"].(string))
 	}
@@ -265,9 +318,9 @@ func (s *server) begin(path string, what map[string]any, body []byte) *told {
 // What became of what was begun. nil: the server is away.
 func (s *server) tell(path string, what map[string]any, body []byte,
 	lease time.Duration) *told {
-	t := s.repeat(path, what, body, lease)
+	t := s.repeat(path, what, body, lease, lease)
 	if t != nil && t.code != http.StatusOK {
-		s.log.Printf("once: %s: %s", path, t.head.Text)
+		s.log.Printf("once: %s: once serve refuses it: %s", path, t.head.Text)
 	}
 	return t
 }
@@ -277,21 +330,33 @@ func (s *server) tell(path string, what map[string]any, body []byte,
 type guard struct {
 	Options
 	*server
-	next http.Handler
-	most int64 // 0: not known yet; atomic
+	next  http.Handler
+	known atomic.Pointer[limits]
 }
 
-// How much of a body is read: the server knows its routes.
-func (g *guard) limit() int64 {
-	if most := atomic.LoadInt64(&g.most); most > 0 {
-		return most
+// What the server says of a route.
+type limits struct {
+	most int64         // bytes of a body that are read
+	wait time.Duration // how long a begin waits for another one
+}
+
+// The second value says what is wrong with the route. nil and "": the server is away.
+func (g *guard) limits() (*limits, string) {
+	if l := g.known.Load(); l != nil {
+		return l, ""
 	}
-	t, err := g.ask("route", map[string]any{"route": g.Route}, nil)
-	if err != nil || t.code != http.StatusOK {
-		return bodyMax
+	t := g.repeat("route", map[string]any{"route": g.Route}, nil, answerFor, beginFor)
+	switch {
+	case t == nil || t.code == http.StatusUnauthorized:
+		return nil, ""
+	case t.code != http.StatusOK:
+		return nil, t.head.Text
+	case t.head.MaxRequest <= 0:
+		return nil, "the answer has no max_request"
 	}
-	atomic.StoreInt64(&g.most, t.head.MaxRequest)
-	return t.head.MaxRequest
+	l := &limits{t.head.MaxRequest, time.Duration(t.head.WaitMS) * time.Millisecond}
+	g.known.Store(l)
+	return l, ""
 }
 
 type exchange struct {
@@ -349,38 +414,187 @@ func (x *exchange) broken(status int) (answer, bool) {
 type writer struct {
 	x        *exchange
 	w        http.ResponseWriter
-	header   http.Header
+	ctx      *handling
+	header   http.Header // the handler's, which it may change at any time
+	head     http.Header // what it was when the status was set
 	status   int
 	body     bytes.Buffer
-	told     bool // the server has answered
-	stream   bool // what follows is sent as it comes
-	unwanted bool // another answer was sent in place of a stream
-	cancel   context.CancelFunc
+	size     int64           // of what a stream has had
+	isHead   bool            // of a HEAD: its Content-Length tells of no body
+	told     bool            // the server has answered
+	stream   bool            // what follows is sent as it comes
+	unwanted bool            // another answer was sent in place of a stream
+	client   context.Context // ends when the client leaves
+	broken   atomic.Pointer[error]
 }
 
-// A client that leaves does not end what may have had its effect.
+// What a handler's context is: the values of the request's, which the server ends when
+// the client leaves. That ends nothing that may have had its effect. It ends with the
+// deadline that the program has set, or when `run` is over.
+type handling struct {
+	context.Context // for values; of its own, for it ends with the handler
+	end             func()
+	held            *writer
+	done            chan struct{}
+	mutex           sync.Mutex // of what follows
+	until           time.Time
+	timer           *time.Timer
+	err             error
+}
+
 type detached struct{ context.Context }
 
 func (detached) Deadline() (time.Time, bool) { return time.Time{}, false }
 func (detached) Done() <-chan struct{}       { return nil }
 func (detached) Err() error                  { return nil }
 
-func (h *writer) Header() http.Header { return h.header }
+type heldKey struct{}
 
-func (h *writer) WriteHeader(status int) {
-	if h.status == 0 && status >= 200 {
-		h.status = status
+func handle(h *writer, of context.Context, run time.Duration) *handling {
+	c := &handling{held: h, done: make(chan struct{}), until: time.Now().Add(run)}
+	c.Context, c.end = context.WithCancel(detached{of})
+	if until, given := of.Deadline(); given && until.Before(c.until) {
+		c.until = until
+	}
+	c.mutex.Lock() // a deadline that is over fires at once
+	defer c.mutex.Unlock()
+	c.timer = time.AfterFunc(time.Until(c.until),
+		func() { c.cancel(context.DeadlineExceeded) })
+	return c
+}
+
+func (c *handling) Done() <-chan struct{} { return c.done }
+
+func (c *handling) Deadline() (time.Time, bool) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.until, !c.until.IsZero()
+}
+
+func (c *handling) Err() error {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	return c.err
+}
+
+func (c *handling) Value(key any) any {
+	if key == (heldKey{}) {
+		return c.held
+	}
+	return c.Context.Value(key)
+}
+
+func (c *handling) cancel(why error) {
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if c.err == nil {
+		c.err = why
+		c.timer.Stop()
+		close(c.done)
+		c.end()
 	}
 }
 
+// A stream is recorded, and has no time. It ends with its client.
+func (c *handling) follow(client context.Context) {
+	c.mutex.Lock()
+	c.timer.Stop()
+	c.until = time.Time{}
+	c.mutex.Unlock()
+	go func() {
+		select {
+		case <-client.Done():
+			c.cancel(client.Err())
+		case <-c.done:
+		}
+	}()
+}
+
+var errPanic = errors.New("it panicked, and what recovered that has answered")
+
+// Broken says that the handler of the request with this context broke off: what it did
+// is not known, whatever the answer is. It is for what recovers a panic inside of
+// Handler. Where a cause is an error whose Timeout() is true the client gets a 504.
+// After the handler has returned, or outside of Handler, it does nothing.
+func Broken(ctx context.Context, cause any) {
+	if h, isHeld := ctx.Value(heldKey{}).(*writer); isHeld {
+		h.breakOff(cause)
+	}
+}
+
+func (h *writer) breakOff(cause any) {
+	err, isError := cause.(error)
+	if !isError {
+		err = fmt.Errorf("%v", cause)
+	}
+	h.broken.CompareAndSwap(nil, &err)
+}
+
+// An answer that is written while a panic unwinds is not the handler's, nor is that of
+// http.TimeoutHandler when the time is over: the handler still runs. What the handler
+// has said by Idempotency-Outcome does not count, since it said so before.
+func (h *writer) look() {
+	var pcs [128]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for callee, more := "", true; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		switch {
+		case strings.HasSuffix(f.Function, ".(*guard).runs"):
+			return
+		case f.Function == "runtime.gopanic":
+			h.breakOff(errPanic)
+			return
+		case callee == "io.WriteString" &&
+			f.Function == "net/http.(*timeoutHandler).ServeHTTP":
+			h.breakOff(context.DeadlineExceeded)
+			return
+		}
+		callee = f.Function
+	}
+}
+
+func (h *writer) Header() http.Header { return h.header }
+
+// Interim answers (1xx) are not sent: nothing leaves before the record.
+func (h *writer) WriteHeader(status int) {
+	if status < 100 || status > 999 || status == http.StatusSwitchingProtocols {
+		panic(fmt.Sprintf("once: WriteHeader(%d): a status is 100 to 999, and a guarded "+
+			"request is never upgraded", status))
+	}
+	h.look()
+	if status >= 200 {
+		h.settle(status)
+	}
+}
+
+func (h *writer) settle(status int) {
+	if h.status == 0 {
+		h.status, h.head = status, h.header.Clone()
+		if h.head == nil {
+			h.head = http.Header{}
+		}
+	}
+}
+
+func hasBody(status int) bool {
+	return status != http.StatusNoContent && status != http.StatusNotModified
+}
+
 func (h *writer) Write(data []byte) (int, error) {
-	if h.unwanted {
-		return 0, errors.New("once: another answer was sent")
-	}
 	if h.stream {
-		return h.w.Write(data)
+		n, err := h.w.Write(data)
+		h.size += int64(n)
+		return n, err
 	}
-	h.WriteHeader(http.StatusOK)
+	if h.told {
+		return 0, errors.New("once: another answer was sent, or the handler has returned")
+	}
+	h.look()
+	h.settle(http.StatusOK)
+	if !hasBody(h.status) {
+		return 0, http.ErrBodyNotAllowed
+	}
 	h.body.Write(data)
 	if h.body.Len() > h.x.run.MaxResponse || h.isStream() {
 		h.begin()
@@ -390,23 +604,74 @@ func (h *writer) Write(data []byte) (int, error) {
 
 // Flush makes a stream of an answer, as net/http itself does.
 func (h *writer) Flush() {
-	if !h.stream && !h.unwanted {
-		h.WriteHeader(http.StatusOK)
+	if !h.told {
+		h.look()
+		h.settle(http.StatusOK)
 		h.begin()
 	}
-	if f, ok := h.w.(http.Flusher); ok && h.stream {
+	if f, ok := outer[http.Flusher](h.w); ok && h.stream {
 		f.Flush()
 	}
 }
 
+// CloseNotify tells of a client that leaves a stream.
+func (h *writer) CloseNotify() <-chan bool {
+	gone := make(chan bool, 1)
+	go func() {
+		<-h.ctx.Done()
+		if h.ctx.Err() == context.Canceled {
+			gone <- true
+		}
+	}()
+	return gone
+}
+
+// What can do so of the writers around this one, as http.ResponseController looks for it.
+func outer[T any](w http.ResponseWriter) (T, bool) {
+	for {
+		if found, ok := w.(T); ok {
+			return found, true
+		}
+		next, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			var none T
+			return none, false
+		}
+		w = next.Unwrap()
+	}
+}
+
+// SetReadDeadline is the connection's.
+func (h *writer) SetReadDeadline(t time.Time) error {
+	if c, ok := outer[interface{ SetReadDeadline(time.Time) error }](h.w); ok {
+		return c.SetReadDeadline(t)
+	}
+	return http.ErrNotSupported
+}
+
+// SetWriteDeadline is the connection's.
+func (h *writer) SetWriteDeadline(t time.Time) error {
+	if c, ok := outer[interface{ SetWriteDeadline(time.Time) error }](h.w); ok {
+		return c.SetWriteDeadline(t)
+	}
+	return http.ErrNotSupported
+}
+
+// EnableFullDuplex has nothing to do: the body was read.
+func (h *writer) EnableFullDuplex() error { return nil }
+
 // By a name that may be written in any way.
 func (h *writer) find(wanted string) (string, bool) {
-	for name, values := range h.header {
+	header := h.head
+	if header == nil {
+		header = h.header
+	}
+	for name, values := range header {
 		if strings.EqualFold(name, wanted) && len(values) > 0 {
 			return values[0], true
 		}
 	}
-	_, given := h.header[wanted] // nil: the handler wants none
+	_, given := header[wanted] // nil: the handler wants none
 	return "", given
 }
 
@@ -414,18 +679,24 @@ func (h *writer) isStream() bool {
 	kind, _ := h.find("Content-Type")
 	kind, _, _ = strings.Cut(kind, ";")
 	kind = strings.ToLower(strings.TrimSpace(kind))
-	return kind == "text/event-stream" || kind == "application/x-ndjson"
+	buffering, _ := h.find("X-Accel-Buffering")
+	return kind == "text/event-stream" || kind == "application/x-ndjson" ||
+		strings.EqualFold(buffering, "no")
 }
 
-// As net/http would: the recorded answer has what the first client sees.
+// As net/http would: the recorded answer has what the first client sees. Trailers are
+// neither sent nor recorded.
 func (h *writer) lines() [][2]string {
 	_, given := h.find("Content-Type")
 	encoding, _ := h.find("Content-Encoding")
 	if !given && h.body.Len() > 0 && encoding == "" {
-		h.header.Set("Content-Type", http.DetectContentType(h.body.Bytes()))
+		h.head.Set("Content-Type", http.DetectContentType(h.body.Bytes()))
 	}
 	out := [][2]string{}
-	for name, values := range h.header {
+	for name, values := range h.head {
+		if name == "Trailer" || strings.HasPrefix(name, http.TrailerPrefix) {
+			continue
+		}
 		for _, value := range values {
 			out = append(out, [2]string{characters(name), characters(value)})
 		}
@@ -433,30 +704,74 @@ func (h *writer) lines() [][2]string {
 	return out
 }
 
+// It tells the server, and the client gets what that answers.
 func (h *writer) begin() {
 	h.told = true
-	a := h.x.end(h.status, h.lines(), nil, true)
-	if !a.own {
+	var a answer
+	if h.broken.Load() != nil {
+		a = h.ended()
+	} else {
+		a = h.x.end(h.status, h.lines(), nil, true)
+	}
+	if !a.own { // another one
 		h.unwanted = true
 		send(h.w, a)
-		if f, ok := h.w.(http.Flusher); ok {
+		if f, ok := outer[http.Flusher](h.w); ok {
 			f.Flush()
 		}
-		h.cancel()
+		h.ctx.cancel(context.Canceled)
 		return
 	}
 	h.stream = true
+	h.ctx.follow(h.client)
 	start(h.w, a)
-	_, _ = h.w.Write(h.body.Bytes())
+	n, _ := h.w.Write(h.body.Bytes())
+	h.size = int64(n)
+}
+
+// What the client gets for an answer of a handler that broke off. In a dry run it is
+// that answer.
+func (h *writer) ended() answer {
+	if a, guarded := h.fail(*h.broken.Load()); guarded {
+		return a
+	}
+	return answer{status: h.status, lines: h.lines(), body: h.body.Bytes(), own: true}
 }
 
 func (h *writer) finish() {
+	if h.stream {
+		h.finishStream()
+	}
 	if h.told {
 		return
 	}
 	h.told = true
-	h.WriteHeader(http.StatusOK)
+	h.settle(http.StatusOK)
+	outcome, _ := h.find("Idempotency-Outcome")
+	if h.ctx.Err() == context.DeadlineExceeded && h.status >= 500 && outcome == "" {
+		h.breakOff(context.DeadlineExceeded) // it was told to end, and how is not known
+	}
+	if h.broken.Load() != nil {
+		send(h.w, h.ended())
+		return
+	}
 	send(h.w, h.x.end(h.status, h.lines(), h.body.Bytes(), false))
+}
+
+// One that breaks off later, or is not as long as it says, breaks off for the client.
+func (h *writer) finishStream() {
+	length, given := h.find("Content-Length")
+	declared, err := strconv.ParseInt(length, 10, 64)
+	isShort := given && !h.isHead && (err != nil || declared != h.size)
+	if cause := h.broken.Load(); cause != nil {
+		h.x.log.Printf("once: the handler broke: %v", *cause)
+	} else if isShort {
+		h.x.log.Printf("once: the handler sent %d bytes after Content-Length: %s", h.size,
+			length)
+	} else {
+		return
+	}
+	panic(http.ErrAbortHandler)
 }
 
 // Lines that a handler around this one has set stay, unless the answer has its own.
@@ -474,20 +789,20 @@ func start(w http.ResponseWriter, a answer) {
 }
 
 func send(w http.ResponseWriter, a answer) {
-	if a.status != http.StatusNoContent && a.status != http.StatusNotModified {
+	if hasBody(a.status) {
 		length := strconv.Itoa(len(a.body))
 		a.lines = append(append([][2]string{}, a.lines...),
 			[2]string{"Content-Length", length})
 	}
 	start(w, a)
-	if a.status != http.StatusNoContent && a.status != http.StatusNotModified {
+	if hasBody(a.status) {
 		_, _ = w.Write(a.body)
 	}
 }
 
 // ---- The handler ------------------------------------------------------------------
 
-// Handler guards next.
+// Handler guards next. A route that cannot be is an error, if the server is there.
 func Handler(next http.Handler, o Options) (http.Handler, error) {
 	g := &guard{Options: o, next: next}
 	if g.Route == nil {
@@ -495,69 +810,136 @@ func Handler(next http.Handler, o Options) (http.Handler, error) {
 	}
 	if route, ok := g.Route.(map[string]any); ok {
 		if o.Bypass && (route["lost"] != "takeover" || route["store_failure"] != "bypass") {
-			return nil, errors.New("bypass needs lost=takeover and store_failure=bypass")
+			return nil, errors.New("once: Bypass needs the route to have " +
+				`"lost": "takeover" and "store_failure": "bypass"`)
 		}
 		if o.Scope == nil && route["scope"] != "off" {
-			return nil, errors.New(`scope: who is the caller? Or "scope": "off"`)
+			return nil, errors.New("once: Scope is missing: set a function that tells " +
+				`who has authenticated, or the route to {"scope": "off"}`)
 		}
 	}
 	var err error
-	g.server, err = reach(o)
-	return g, err
+	if g.server, err = reach(o); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), answerFor)
+	defer cancel()
+	t, err := g.ask(ctx, "route", map[string]any{"route": g.Route}, nil)
+	if err == nil && t.code == http.StatusUnprocessableEntity {
+		return nil, fmt.Errorf("once: once serve refuses the route: %s", t.head.Text)
+	}
+	return g, nil
 }
 
-func (g *guard) begin(r *http.Request, body []byte) (*told, string) {
-	id := newID()
+// What functions compute of a request. They may read its body.
+func (g *guard) compute(r *http.Request, body []byte) (map[string]any, error) {
+	what := map[string]any{}
+	for name, compute := range map[string]func(*http.Request) string{"scope": g.Scope,
+		"key": g.Key, "fingerprint": g.Fingerprint, "label": g.Label} {
+		if compute == nil {
+			continue
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		value := compute(r)
+		// JSON would make one text of all that is not UTF-8: two callers would be one,
+		// and get each other's answers.
+		if !utf8.ValidString(value) {
+			return nil, fmt.Errorf("what the function for %q returns is not UTF-8", name)
+		}
+		if value != "" {
+			what[name] = value
+		}
+	}
+	return what, nil
+}
+
+func (g *guard) begin(r *http.Request, what map[string]any, body []byte,
+	wait time.Duration) *told {
 	lines := [][2]string{{"Host", characters(r.Host)}}
 	for name, values := range r.Header {
 		for _, value := range values {
 			lines = append(lines, [2]string{characters(name), characters(value)})
 		}
 	}
-	what := map[string]any{"id": id, "method": r.Method,
-		"target": characters(r.RequestURI), "headers": lines, "route": g.Route}
-	for name, compute := range map[string]func(*http.Request) string{"scope": g.Scope,
-		"key": g.Key, "fingerprint": g.Fingerprint, "label": g.Label} {
-		if compute != nil {
-			value := compute(r)
-			// JSON would make one text of all that is not UTF-8: two callers would
-			// be one, and get each other's answers.
-			if !utf8.ValidString(value) {
-				text := fmt.Sprintf("%q is not UTF-8.", name)
-				return &told{code: http.StatusUnprocessableEntity,
-					head: head{Text: text}}, ""
-			}
-			if value != "" {
-				what[name] = value
-			}
-		}
+	what["id"], what["method"], what["route"] = newID(), r.Method, g.Route
+	what["target"], what["headers"] = characters(r.RequestURI), lines
+	t := g.server.begin("begin", what, body, wait)
+	if t == nil {
+		g.known.Store(nil) // the next server may have another route of this name
 	}
-	return g.server.begin("begin", what, body), id
+	return t
+}
+
+// It runs nothing, and says why.
+func (g *guard) refuse(w http.ResponseWriter, r *http.Request, status int, why string) {
+	g.log.Printf("once: %s %s: %s", r.Method, r.URL.Path, why)
+	send(w, answer{status: status})
+}
+
+func (g *guard) away(w http.ResponseWriter, r *http.Request) {
+	if !g.Bypass {
+		send(w, unavailable)
+		return
+	}
+	g.next.ServeHTTP(w, r)
 }
 
 func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	l, wrong := g.limits()
+	if wrong != "" {
+		g.refuse(w, r, http.StatusInternalServerError, "the route: "+wrong)
+		return
+	}
+	if l == nil {
+		hide(r)
+		g.away(w, r)
+		return
+	}
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	state := stateOf(r)
 	// One byte more than is allowed is a 413.
-	most := g.limit()
-	body, err := io.ReadAll(io.LimitReader(r.Body, most+1))
-	if err != nil {
+	body, err := io.ReadAll(io.LimitReader(r.Body, l.most+1))
+	var over *http.MaxBytesError
+	switch {
+	case errors.Is(err, http.ErrBodyReadAfterClose):
+		state = bodyTaken
+	case errors.As(err, &over): // a limit of a handler around this one
+		g.refuse(w, r, http.StatusRequestEntityTooLarge, err.Error())
+		return
+	case err != nil:
 		panic(http.ErrAbortHandler)
 	}
-	t, id := g.begin(r, body)
-	for _, name := range internal {
-		r.Header.Del(name)
+	wrong = missing(r, state, int64(len(body)), l.most)
+	original := r.Body
+	what, err := g.compute(r, body)
+	if err != nil {
+		g.refuse(w, r, http.StatusInternalServerError, err.Error())
+		return
 	}
+	if wrong != "" && what["fingerprint"] == nil {
+		g.refuse(w, r, http.StatusInternalServerError, wrong)
+		return
+	}
+	t := g.begin(r, what, body, l.wait)
+	hide(r)
 	// What is not guarded may be longer: the rest is still to be read.
-	r.Body = rest{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
+	r.Body = rest{io.MultiReader(bytes.NewReader(body), original), original}
+	g.obey(w, r, t, body, l.most, what["id"].(string))
+}
+
+// Does what the server says.
+func (g *guard) obey(w http.ResponseWriter, r *http.Request, t *told, body []byte,
+	most int64, id string) {
 	switch {
-	case t == nil && g.Bypass:
-		g.next.ServeHTTP(w, r)
 	case t == nil:
-		send(w, unavailable)
+		g.away(w, r)
 	case t.code == http.StatusUnauthorized:
+		g.log.Print("once: begin: once serve refuses the token: see TokenFile")
 		send(w, unavailable)
 	case t.code != http.StatusOK:
-		g.log.Printf("once: begin: %s", t.head.Text)
-		send(w, answer{status: http.StatusInternalServerError})
+		g.refuse(w, r, http.StatusInternalServerError, "begin: "+t.head.Text)
 	case t.head.Do == "send":
 		send(w, sent(t))
 	case t.head.Do == "pass":
@@ -566,14 +948,15 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		g.next.ServeHTTP(w, r)
 	case t.head.Do != "run":
-		g.log.Print("once: begin: the server says what is not known here")
-		send(w, answer{status: http.StatusInternalServerError})
+		g.refuse(w, r, http.StatusInternalServerError,
+			fmt.Sprintf("begin: the server says %q, which is not known here", t.head.Do))
 	case int64(len(body)) > most:
 		// The server has seen a part of the body only, and its route takes more
 		// since it was restarted: no handler runs with a part.
+		g.known.Store(nil)
 		g.abandon(id)
-		g.log.Print("once: begin: the body is longer than the middleware takes")
-		send(w, answer{status: http.StatusInternalServerError})
+		g.refuse(w, r, http.StatusInternalServerError,
+			"begin: the body is longer than the middleware takes")
 	default:
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.ContentLength = int64(len(body))
@@ -587,22 +970,30 @@ type rest struct {
 	io.Closer
 }
 
+// Lines of a client that only the server may set.
+func hide(r *http.Request) {
+	for _, name := range internal {
+		r.Header.Del(name)
+	}
+}
+
 func (g *guard) runs(w http.ResponseWriter, r *http.Request, x *exchange) {
 	r.Header.Set("Idempotency-Attempt", strconv.Itoa(x.run.Attempt))
 	r.Header.Set("Idempotency-Record", x.run.Record)
 	if x.run.Key != nil {
 		r.Header.Set("Idempotency-Key", *x.run.Key)
 	}
-	ctx, cancel := context.WithCancel(detached{r.Context()})
-	h := &writer{x: x, w: w, header: http.Header{}, cancel: cancel}
+	h := &writer{x: x, w: w, header: http.Header{}, client: r.Context(),
+		isHead: r.Method == http.MethodHead}
+	h.ctx = handle(h, r.Context(), time.Duration(x.run.RunMS)*time.Millisecond)
 	returned := false
 	defer func() {
-		cancel()
+		h.ctx.cancel(context.Canceled)
 		if !returned {
 			h.broke(recover()) // nil: panic(nil), or runtime.Goexit()
 		}
 	}()
-	g.next.ServeHTTP(h, r.WithContext(ctx))
+	g.next.ServeHTTP(h, r.WithContext(h.ctx))
 	returned = true
 	h.finish()
 }
@@ -613,17 +1004,159 @@ func (h *writer) broke(wrong any) {
 		panic(http.ErrAbortHandler)
 	}
 	h.told = true
+	a, guarded := h.fail(wrong)
+	if !guarded {
+		panic(http.ErrAbortHandler)
+	}
+	send(h.w, a)
+}
+
+// false: nobody guards it.
+func (h *writer) fail(wrong any) (answer, bool) {
 	h.x.log.Printf("once: the handler broke: %v", wrong)
 	status := http.StatusBadGateway
 	var late interface{ Timeout() bool } // of net, os and context
 	if err, ok := wrong.(error); ok && errors.As(err, &late) && late.Timeout() {
 		status = http.StatusGatewayTimeout
 	}
-	a, guarded := h.x.broken(status)
-	if !guarded {
-		panic(http.ErrAbortHandler)
+	return h.x.broken(status)
+}
+
+// ---- A body that was read before ------------------------------------------------------
+
+// Without its body a request would be the same as others of its key. With a
+// Content-Length what is missing is seen by counting, and without one in the reader of
+// net/http, which has no better way to ask it.
+type bodyState int
+
+const (
+	bodyWhole   bodyState = iota // nothing was read, or it was put back
+	bodyTaken                    // it was read, in part or whole
+	bodyUnclear                  // it is of a type that says nothing of that
+)
+
+// Before the body is read.
+func stateOf(r *http.Request) bodyState {
+	if r.ContentLength >= 0 || r.Body == http.NoBody {
+		return bodyWhole
 	}
-	send(h.w, a)
+	body, state := bodyOf(reflect.ValueOf(r.Body), 8)
+	if !body.IsValid() {
+		return state
+	}
+	if src := follow(body.FieldByName("src")); src.Kind() == reflect.Struct {
+		return chunkedState(body, src)
+	}
+	return flag(body, "sawEOF") // HTTP/2
+}
+
+// After `size` bytes of it were read: what is wrong, or "".
+func missing(r *http.Request, state bodyState, size, most int64) string {
+	of := ""
+	isTaken := state == bodyTaken
+	if wanted := r.ContentLength; wanted >= 0 {
+		of = fmt.Sprintf(" of %d", wanted)
+		isTaken = isTaken || size < wanted && size < most
+	} else if size <= most {
+		came, known := received(r)
+		isTaken = isTaken || state == bodyUnclear && size == 0 || known && size < came
+	}
+	if !isTaken {
+		return ""
+	}
+	return fmt.Sprintf("the body was read before: %d%s bytes are left. Put once.Handler "+
+		"around what reads it, restore r.Body there, or set Fingerprint", size, of)
+}
+
+var readerType = reflect.TypeOf((*io.Reader)(nil)).Elem()
+
+// Where bytes are put back from.
+var holders = map[string]bool{"*bytes.Reader": true, "*bytes.Buffer": true,
+	"*strings.Reader": true, "*bufio.Reader": true, "*io.multiReader": true}
+
+var bodies = map[string]bool{"*http.body": true, "*http.http2requestBody": true,
+	"*http2.requestBody": true}
+
+// The body of net/http in what the program has put around it, if that holds no bytes.
+func bodyOf(v reflect.Value, deep int) (reflect.Value, bodyState) {
+	for v.Kind() == reflect.Interface {
+		v = v.Elem()
+	}
+	if !v.IsValid() || deep == 0 {
+		return reflect.Value{}, bodyUnclear
+	}
+	name := v.Type().String()
+	if holders[name] {
+		return reflect.Value{}, bodyWhole
+	}
+	if v = follow(v); v.Kind() != reflect.Struct {
+		return reflect.Value{}, bodyUnclear
+	}
+	if bodies[name] {
+		return v, bodyUnclear
+	}
+	for i := 0; i < v.NumField(); i++ {
+		if v.Type().Field(i).Type.Implements(readerType) {
+			if body, state := bodyOf(v.Field(i), deep-1); state != bodyUnclear ||
+				body.IsValid() {
+				return body, state
+			}
+		}
+	}
+	return reflect.Value{}, bodyUnclear
+}
+
+func follow(v reflect.Value) reflect.Value {
+	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	return v
+}
+
+// A chunked body of HTTP/1.
+func chunkedState(body, src reflect.Value) bodyState {
+	left, err := src.FieldByName("n"), src.FieldByName("err")
+	if left.Kind() != reflect.Uint64 || err.Kind() != reflect.Interface {
+		return bodyUnclear
+	}
+	if left.Uint() != 0 || !err.IsNil() {
+		return bodyTaken
+	}
+	state := flag(src, "checkEnd") // a chunk was read to its end
+	for _, name := range []string{"sawEOF", "closed"} {
+		if state == bodyWhole {
+			state = flag(body, name)
+		}
+	}
+	return state
+}
+
+func flag(v reflect.Value, name string) bodyState {
+	f := v.FieldByName(name)
+	switch {
+	case f.Kind() != reflect.Bool:
+		return bodyUnclear
+	case f.Bool():
+		return bodyTaken
+	}
+	return bodyWhole
+}
+
+// How many bytes of a body of HTTP/2 have come, when its end has come.
+func received(r *http.Request) (int64, bool) {
+	body, _ := bodyOf(reflect.ValueOf(r.Body), 8)
+	if !body.IsValid() {
+		return 0, false
+	}
+	stream := follow(body.FieldByName("stream"))
+	if stream.Kind() != reflect.Struct {
+		return 0, false
+	}
+	came := stream.FieldByName("bodyBytes")
+	if came.Kind() != reflect.Int64 {
+		return 0, false
+	}
+	return came.Int(), true
 }
 
 // ---- Calls ------------------------------------------------------------------------
@@ -766,7 +1299,7 @@ func (c *Client) beginCall(t Task) (*told, *call, error) {
 		}
 		what[name] = text
 	}
-	answer := c.begin("call/begin", what, nil)
+	answer := c.begin("call/begin", what, nil, t.Wait)
 	switch {
 	case answer == nil:
 		return nil, nil, ErrUnavailable

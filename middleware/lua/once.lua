@@ -2,6 +2,7 @@
 --
 -- once - the contract of Idempotency-Key for OpenResty, by `once serve`.
 --
+--     -- In a location with auth_basic, which checks the password.
 --     local guard = require("once").new{scope = function() return ngx.var.remote_user end}
 --
 --     guard:capture("/inner/pay")       answers with what that location says, or
@@ -17,6 +18,7 @@
 --
 -- It runs in the content phase: in filters there are no cosockets.
 
+local ffi = require "ffi"
 local json = require("cjson.safe").new() -- others may change the settings of theirs
 local add_header = require("ngx.resp").add_header
 
@@ -24,11 +26,11 @@ local ngx = ngx
 local byte, char, find, gsub = string.byte, string.char, string.find, string.gsub
 local lower, match, sub = string.lower, string.match, string.sub
 
-local BEGIN_S = 1            -- how long a begin is repeated
-local CONNECT_MS = 5000
-local WAIT_MS = 620000       -- how long an answer may take: in_flight has up to 600 s
+local BEGIN_S = 1            -- how long a begin is repeated after its first failure
+local ANSWER_S = 5           -- how long an answer may take, beside what it waits for
+local ABANDON_S = 60         -- how long a server is told what was begun and not answered
+local ABANDONS_MAX = 64      -- of a worker, at a time
 local IDLE_MAX = 64          -- connections of a worker that wait for work; busy ones have no bound
-local BODY_MAX = 1048576     -- of a request that is guarded
 
 local STREAMS = {["text/event-stream"] = true, ["application/x-ndjson"] = true}
 local INTERNAL = {"Idempotency-Attempt", "Idempotency-Outcome", "Idempotency-Probe",
@@ -38,6 +40,23 @@ local INTERNAL = {"Idempotency-Attempt", "Idempotency-Outcome", "Idempotency-Pro
 local CONDITIONS = {"If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 -- Lines of one connection. nginx writes its own.
 local HOP = {["connection"] = true, ["keep-alive"] = true, ["transfer-encoding"] = true}
+
+-- ---- Time -------------------------------------------------------------------
+
+-- nginx has no clock for Lua that nobody sets. The names are our own: others may have
+-- declared theirs.
+ffi.cdef [[
+    struct once_timespec { long s; long ns; };
+    int once_clock_gettime(int clock, struct once_timespec *t) __asm__("clock_gettime");
+]]
+local MONOTONIC = ({Linux = 1, OSX = 6, BSD = 4})[ffi.os]
+local timespec = ffi.new("struct once_timespec[1]")
+
+-- In seconds.
+local function now()
+    assert(ffi.C.once_clock_gettime(MONOTONIC, timespec) == 0, "once: there is no clock")
+    return tonumber(timespec[0].s) + tonumber(timespec[0].ns) / 1e9
+end
 
 -- ---- Texts ------------------------------------------------------------------
 
@@ -119,7 +138,8 @@ local function reply_of(reply, body)
     return {status = reply.status, headers = each_pair(reply.headers, bytes_of), body = body}
 end
 
--- Sends an answer: its head, what is there of its body, and then the rest.
+-- Sends an answer: its head, what is there of its body, and then the rest. A rest that
+-- is not as long as it said breaks off for the client.
 local function send(answer)
     if ngx.headers_sent then
         error("once: the handler has written to the client itself")
@@ -144,10 +164,15 @@ local function send(answer)
         ngx.header["Content-Length"] = size
     end
     ngx.send_headers()
-    local part, here = answer.body, true
+    local part, here, sent = answer.body, true, 0
     while part and here do
         here = part == "" or ngx.print(part) and (not answer.rest or ngx.flush(true))
+        sent = sent + #part
         part = here and answer.rest and answer.rest()
+    end
+    if here and answer.declared and sent ~= answer.declared then
+        error("once: the handler's body has " .. sent .. " bytes after Content-Length: " ..
+              answer.declared)
     end
 end
 
@@ -159,15 +184,20 @@ local function server_of(where, token_file)
     local address, line = {where}, ""
     if sub(where, 1, 5) ~= "unix:" then
         local host, port = match(gsub(where, "^http://", ""), "^(.+):(%d+)/?$")
-        assert(host, "once: ONCE_SERVE is no address")
+        if not host then
+            error("once: serve is '" .. where .. "': it has to be unix:PATH or HOST:PORT", 3)
+        end
         address = {host, tonumber(port)}
     end
     if token_file then
-        local file = assert(io.open(token_file, "r"))
+        local file, err = io.open(token_file, "r")
+        if not file then
+            error("once: the token file: " .. err, 3)
+        end
         line = "Authorization: Bearer " .. match(file:read("*l") or "", "^%s*(.-)%s*$") .. "\r\n"
         file:close()
     end
-    return {address = address, start = " HTTP/1.1\r\nHost: once\r\n" .. line ..
+    return {where = where, address = address, start = " HTTP/1.1\r\nHost: once\r\n" .. line ..
         "Content-Type: application/vnd.once\r\nContent-Length: "}
 end
 
@@ -176,43 +206,53 @@ local function call_text(server, path, head, body)
     return {"POST /v1/", path, server.start, #line + #body, "\r\n\r\n", line, body}
 end
 
+local NO_ANSWER = "what came is no answer of once serve"
+
 -- code, head, body; or nil and why.
-local function read_answer(sock)
-    local line, err = sock:receive("*l")
+local function read_answer(receive)
+    local line, err = receive("*l")
     local code, size = line and match(line, "^HTTP/1%.1 (%d%d%d)"), nil
     while line and line ~= "" do
-        line, err = sock:receive("*l")
+        line, err = receive("*l")
         size = line and match(lower(line), "^content%-length:%s*(%d+)$") or size
     end
     if not line or not code or not size then
-        return nil, err or "this is no answer"
+        return nil, err or NO_ANSWER
     end
     local data
-    data, err = sock:receive(tonumber(size))
+    data, err = receive(tonumber(size))
     if not data then
         return nil, err
     end
     local at = find(data, "\n", 1, true)
     local head = at and json.decode(sub(data, 1, at - 1))
     if type(head) ~= "table" then
-        return nil, "this is no answer"
+        return nil, NO_ANSWER
     end
     return tonumber(code), head, sub(data, at + 1)
 end
 
--- The same. A third value says that the connection was an idle one, which has ended.
-local function ask(server, path, head, body)
+-- The same, until a time. A third value says that the connection was an idle one, which
+-- has ended.
+local function ask(server, path, head, body, until_s)
     local sock = ngx.socket.tcp()
-    sock:settimeouts(CONNECT_MS, WAIT_MS, WAIT_MS)
+    local function limit()
+        sock:settimeout(math.max(1, math.ceil(1000 * (until_s - now()))))
+    end
+    limit()
     local ok, err = sock:connect(unpack(server.address))
     if not ok then
         return nil, err, false
     end
     local was_idle = sock:getreusedtimes() > 0
     local code, reply, rest
+    limit()
     ok, reply = sock:send(call_text(server, path, head, body))
     if ok then
-        code, reply, rest = read_answer(sock)
+        code, reply, rest = read_answer(function(what)
+            limit()
+            return sock:receive(what)
+        end)
     end
     if code then
         sock:setkeepalive(0, IDLE_MAX)
@@ -222,38 +262,137 @@ local function ask(server, path, head, body)
     return nil, reply, was_idle
 end
 
--- Every call may be repeated. nil: the server is away. After a restart all idle
--- connections have ended: to find that out takes no time.
-local function repeated(server, path, head, body, seconds)
-    local until_s, pause = nil, 0.05
+-- Every call may be repeated. nil: there is no answer within the time, which counts from
+-- the call: a server that is stopped accepts connections, and never answers. After the
+-- first failure no new attempt begins when `more` seconds are over. After a restart all
+-- idle connections have ended: to find that out takes no time.
+local function repeated(server, path, head, body, within, more)
+    local until_s, pause = now() + within, 0.05
+    local begin_until
     while true do
-        local code, reply, rest = ask(server, path, head, body)
+        local code, reply, rest = ask(server, path, head, body, until_s)
         if code and code ~= 503 then
             return code, reply, rest
         end
         if not code then
-            ngx.log(ngx.WARN, "once: ", path, ": ", reply)
+            ngx.log(ngx.WARN, "once: ", path, ": no answer from once serve at ", server.where,
+                    ": ", reply, ". Check that it runs there and that nginx's user may ",
+                    "connect to it.")
         end
         if code or not rest then
-            ngx.update_time()
-            until_s = until_s or ngx.now() + seconds
-            if ngx.now() + pause > until_s then
+            begin_until = begin_until or math.min(until_s, now() + more)
+            if now() + pause > begin_until then
                 return nil
             end
             ngx.sleep(pause)
             pause = math.min(2 * pause, 1)
+        elseif now() > until_s then
+            return nil
         end
         head.again = find(path, "begin$") and true or nil
     end
 end
 
+local abandons = 0 -- under way in this worker
+
+-- It was not run, and will not be. A server that stood still reads what was begun when it
+-- goes on, so it is told for a minute; nobody waits for longer than a second.
+local function abandon(server, id)
+    if ask(server, "abandon", {id = id}, "", now() + BEGIN_S) or abandons >= ABANDONS_MAX then
+        return
+    end
+    abandons = abandons + 1
+    local begun = ngx.timer.at(0, function()
+        local until_s = now() + ABANDON_S
+        while now() < until_s and not ngx.worker.exiting() and
+              not ask(server, "abandon", {id = id}, "", until_s) do
+            ngx.sleep(BEGIN_S / 2)
+        end
+        abandons = abandons - 1
+    end)
+    abandons = begun and abandons or abandons - 1
+end
+
 -- The same; what a server might have begun that is away is abandoned.
-local function begun(server, path, head, body)
-    local code, reply, rest = repeated(server, path, head, body, BEGIN_S)
+local function begun(server, path, head, body, wait)
+    local code, reply, rest = repeated(server, path, head, body, wait + ANSWER_S, BEGIN_S)
     if not code then
-        ask(server, "abandon", {id = head.id}, "")
+        abandon(server, head.id)
     end
     return code, reply, rest
+end
+
+-- ---- The server, when nginx starts --------------------------------------------------
+
+-- init_by_lua has no cosockets, and a route that cannot be has to be told there. So this
+-- is a connection that blocks, for five seconds at most, where ffi has Linux.
+ffi.cdef [[
+    struct once_unix { unsigned short family; char path[108]; };
+    struct once_inet { unsigned short family; unsigned char port[2], address[4], zero[8]; };
+    struct once_timeval { long s, us; };
+    int once_socket(int family, int type, int protocol) __asm__("socket");
+    int once_connect(int fd, const void *to, unsigned size) __asm__("connect");
+    int once_setsockopt(int fd, int level, int name, const void *value, unsigned size)
+        __asm__("setsockopt");
+    ssize_t once_send(int fd, const void *data, size_t n, int flags) __asm__("send");
+    ssize_t once_recv(int fd, void *data, size_t n, int flags) __asm__("recv");
+    int once_close(int fd) __asm__("close");
+]]
+local AF_UNIX, AF_INET, SOCK_CLOEXEC_STREAM, MSG_NOSIGNAL = 1, 2, 0x80001, 0x4000
+local SOL_SOCKET, SO_RCVTIMEO, SO_SNDTIMEO = 1, 20, 21
+
+-- nil: it is a name of a host, or too long.
+local function sockaddr_of(address)
+    if not address[2] then
+        local path = sub(address[1], 6)
+        return #path < 108 and ffi.new("struct once_unix", AF_UNIX, path) or nil
+    end
+    local a, b, c, d = match(address[1], "^(%d+)%.(%d+)%.(%d+)%.(%d+)$")
+    local port = address[2]
+    return a and ffi.new("struct once_inet", AF_INET, {math.floor(port / 256), port % 256},
+                         {tonumber(a), tonumber(b), tonumber(c), tonumber(d)}) or nil
+end
+
+-- What read_answer() reads with.
+local function receiver(fd)
+    local buffer, data = ffi.new("char[4096]"), ""
+    return function(what)
+        while true do
+            local at = what == "*l" and find(data, "\r\n", 1, true) or
+                type(what) == "number" and #data >= what and what
+            if at then
+                local out = sub(data, 1, what == "*l" and at - 1 or at)
+                data = sub(data, (what == "*l" and at + 2 or at + 1))
+                return out
+            end
+            local n = tonumber(ffi.C.once_recv(fd, buffer, 4096, 0))
+            if n <= 0 then
+                return nil, "closed"
+            end
+            data = data .. ffi.string(buffer, n)
+        end
+    end
+end
+
+-- As ask().
+local function ask_at_start(server, path, head)
+    local to = ffi.os == "Linux" and sockaddr_of(server.address)
+    local fd = to and ffi.C.once_socket(to.family, SOCK_CLOEXEC_STREAM, 0) or -1
+    if fd < 0 then
+        return nil
+    end
+    local limit = ffi.new("struct once_timeval", ANSWER_S, 0)
+    for _, name in ipairs{SO_RCVTIMEO, SO_SNDTIMEO} do
+        ffi.C.once_setsockopt(fd, SOL_SOCKET, name, limit, ffi.sizeof(limit))
+    end
+    local text = table.concat(call_text(server, path, head, ""))
+    local code, reply
+    if ffi.C.once_connect(fd, to, ffi.sizeof(to)) == 0 and
+       ffi.C.once_send(fd, text, #text, MSG_NOSIGNAL) == #text then
+        code, reply = read_answer(receiver(fd))
+    end
+    ffi.C.once_close(fd)
+    return code, reply
 end
 
 -- ---- An exchange -----------------------------------------------------------------
@@ -261,22 +400,36 @@ end
 local Guard = {}
 Guard.__index = Guard
 
+-- A program that is wrong: nothing runs, and the log says why.
+local function refuse(why)
+    ngx.log(ngx.ERR, "once: ", why)
+    return WRONG
+end
+
 -- Asks, and returns what the client gets (an answer), or nil and the server's "run", or
 -- nil, nil and lines to add: it is not guarded.
-local function begin(guard, head, body)
-    local code, reply, rest = begun(guard.server, "begin", head, body)
+local function begin(guard, head, body, wait)
+    local code, reply, rest = begun(guard.server, "begin", head, body, wait)
+    if not code then
+        guard.limits = nil -- the next server may have another route of this name
+    end
     if not code and guard.bypass then
         return nil, nil, {}
     elseif not code then
         return UNAVAILABLE
+    elseif code == 401 then
+        ngx.log(ngx.ERR, "once: begin: once serve refuses the token: see token_file")
+        return UNAVAILABLE
     elseif code ~= 200 then
-        ngx.log(ngx.ERR, "once: begin: ", reply.text)
-        return code == 401 and UNAVAILABLE or WRONG
+        return refuse("begin: once serve refuses it: " .. tostring(reply.text))
     end
     if reply["do"] == "send" then
         return reply_of(reply, rest)
     elseif reply["do"] == "pass" then
         return nil, nil, each_pair(reply.headers, bytes_of)
+    elseif reply["do"] ~= "run" then
+        return refuse("begin: the server says '" .. tostring(reply["do"]) ..
+                      "', which is not known here")
     end
     return nil, reply
 end
@@ -285,12 +438,13 @@ end
 local function tell(guard, run, path, head, body)
     head.token, head.route = run.token, guard.route
     head.lease_ms, head.keep_ms = run.lease_ms, run.keep_ms
-    local code, reply, rest = repeated(guard.server, path, head, body, run.lease_ms / 1000)
+    local lease = run.lease_ms / 1000
+    local code, reply, rest = repeated(guard.server, path, head, body, lease, lease)
     if code == 200 then
         return reply, rest
     end
     if code then
-        ngx.log(ngx.ERR, "once: ", path, ": ", reply.text)
+        ngx.log(ngx.ERR, "once: ", path, ": once serve refuses it: ", tostring(reply.text))
     end
     return nil, code
 end
@@ -325,12 +479,20 @@ local function finish(guard, run, answer)
     return answer
 end
 
-local function is_stream(headers)
+-- What a body is said to be: whether it is a stream, and its length.
+local function kind_of(headers)
+    local is_stream, declared = false, nil
     for _, pair in ipairs(headers) do
-        if lower(pair[1]) == "content-type" then
-            return STREAMS[lower(match(pair[2], "^%s*([^;%s]*)"))]
+        local name, value = lower(pair[1]), lower(pair[2])
+        if name == "content-type" then
+            is_stream = is_stream or STREAMS[match(value, "^%s*([^;%s]*)")] or false
+        elseif name == "x-accel-buffering" then
+            is_stream = is_stream or value == "no"
+        elseif name == "content-length" then
+            declared = tonumber(value)
         end
     end
+    return is_stream, declared
 end
 
 -- Runs the handler and holds its answer. What is longer than `most`, and a stream,
@@ -341,11 +503,17 @@ local function hold(handler, most)
         error("once: a handler returns status, headers and body, and writes nothing", 0)
     end
     local answer = {status = status, headers = lines_of(headers)}
-    if type(body) ~= "function" then
+    if body == nil or type(body) == "string" or type(body) == "number" then
         answer.body = tostring(body or "")
         return answer
+    elseif type(body) ~= "function" then
+        error("once: a body is a text or a function, and not a " .. type(body), 0)
     end
-    local parts, size, stream = {}, 0, is_stream(answer.headers)
+    local parts, size, stream = {}, 0, nil
+    stream, answer.declared = kind_of(answer.headers)
+    if ngx.req.get_method() == "HEAD" then
+        answer.declared = nil
+    end
     while not stream do
         local part = body()
         if part == nil then
@@ -359,11 +527,35 @@ local function hold(handler, most)
     return answer
 end
 
+-- What would answer the client before the outcome is recorded is an error while an answer
+-- is held, in all light threads of the request. (Who has kept ngx.say in a local before
+-- this file was loaded escapes.)
+local holding = 0 -- requests of this worker
+
+for _, name in ipairs{"eof", "exec", "exit", "flush", "print", "redirect", "say",
+                      "send_headers"} do
+    local original = ngx[name]
+    ngx[name] = function(...)
+        if holding > 0 and ngx.ctx.once_holds then
+            error("once: ngx." .. name .. "() in a handler: it has to return status, " ..
+                  "headers and body", 2)
+        end
+        return original(...)
+    end
+end
+
+-- As pcall().
+local function held(handler, most)
+    holding, ngx.ctx.once_holds = holding + 1, true
+    local ok, answer = pcall(hold, handler, most)
+    holding, ngx.ctx.once_holds = holding - 1, nil
+    return ok, answer
+end
+
 -- ---- A request ---------------------------------------------------------------------
 
 -- One byte more than is allowed is a 413 by the server.
 local function body_of(most)
-    ngx.req.read_body()
     local data, name = ngx.req.get_body_data(), ngx.req.get_body_file()
     if not data and name then
         local file = assert(io.open(name, "rb"))
@@ -373,14 +565,36 @@ local function body_of(most)
     return data and sub(data, 1, most + 1) or ""
 end
 
-local function head_of(guard)
-    local head = {id = new_id(), method = characters_of(ngx.req.get_method()),
-                  target = characters_of(ngx.var.request_uri), route = guard.route,
-                  headers = pairs_of(lines_of(ngx.req.get_headers(0)))}
-    for name, compute in pairs(guard.computed) do
-        head[name] = compute()
+-- What is wrong with a body that another phase has discarded, or read by a socket.
+-- Without it a request would be the same as others of its key.
+local function missing(size, most)
+    local declared = tonumber(ngx.var.http_content_length)
+    local gone = declared and size < math.min(declared, most)
+    if size == 0 and not declared and ngx.var.http_transfer_encoding then
+        -- Of an empty body in chunks nginx counts five bytes, and of a discarded one none.
+        gone = tonumber(ngx.var.request_length) <= #ngx.req.raw_header()
     end
-    return head
+    return gone and "the body was read or discarded before: " .. size .. " bytes are left. " ..
+        "Call no ngx.req.discard_body() and no ngx.req.socket() before, or give a fingerprint"
+end
+
+-- A table, a number or a boolean would be one text for many callers.
+local function compute(guard, head)
+    for name, computed in pairs(guard.computed) do
+        local value = computed()
+        if value ~= nil and (type(value) ~= "string" or value == "") then
+            return "the function for " .. name .. " returned " ..
+                (value == "" and "an empty text" or "a " .. type(value)) ..
+                ": it has to return a text that is not empty, or nil"
+        end
+        head[name] = value
+    end
+end
+
+local function head_of(guard)
+    return {id = new_id(), method = characters_of(ngx.req.get_method()),
+            target = characters_of(ngx.var.request_uri), route = guard.route,
+            headers = pairs_of(lines_of(ngx.req.get_headers(0)))}
 end
 
 local function prepare_handler(run)
@@ -396,36 +610,68 @@ local function prepare_handler(run)
     end
 end
 
--- How much of a body is read: the server knows its routes.
-local function limit(guard)
-    if not guard.most then
-        local code, reply = ask(guard.server, "route", {route = guard.route}, "")
-        guard.most = code == 200 and reply.max_request or nil
+-- What the server says of the route: how much of a body is read, and how long a begin
+-- waits. Or nil and what the client gets; nil and nil: it is not guarded.
+local function limits(guard)
+    if guard.limits then
+        return guard.limits
     end
-    return guard.most or BODY_MAX
+    local code, reply = repeated(guard.server, "route", {route = guard.route}, "", ANSWER_S,
+                                 BEGIN_S)
+    if code == 200 and type(reply.max_request) == "number" then
+        guard.limits = {most = reply.max_request, wait = (reply.wait_ms or 0) / 1000}
+        return guard.limits
+    elseif code and code ~= 401 then
+        return nil, refuse("the route: once serve refuses it: " .. tostring(reply.text))
+    end
+    return nil, not guard.bypass and UNAVAILABLE or nil
 end
+
+-- What the client gets before any handler runs; or nil and what `begin` says.
+local function start(guard)
+    -- HTTP/2 resets a stream whose body is not read.
+    ngx.req.read_body()
+    local limit, answer = limits(guard)
+    if not limit then
+        return answer, nil, {}
+    end
+    local head, body = head_of(guard), body_of(limit.most)
+    local wrong = compute(guard, head)
+    if not wrong and not head.fingerprint then
+        wrong = missing(#body, limit.most)
+    end
+    if wrong then
+        return refuse(wrong)
+    end
+    return begin(guard, head, body, limit.wait)
+end
+
+local function do_nothing() end
 
 -- Runs `handler` at most once, and answers. It returns status, headers and body: a text,
 -- or a function that returns the next part, and nil at the end. It writes nothing itself.
 function Guard:run(handler)
-    local body = body_of(limit(self))
-    local answer, run, more = begin(self, head_of(self), body)
+    -- With lua_check_client_abort a client that leaves would end the handler.
+    ngx.on_abort(do_nothing)
+    local answer, run, more = start(self)
     if answer then
         return send(answer)
     end
     prepare_handler(run)
-    if not run then
-        answer = hold(handler, -1)
-        for _, pair in ipairs(more) do
-            table.insert(answer.headers, pair)
-        end
-        return send(answer)
-    end
-    local ok, held = pcall(hold, handler, run.max_response)
+    local ok
+    ok, answer = held(handler, run and run.max_response or -1)
     if not ok then
-        ngx.log(ngx.ERR, "once: the handler broke: ", tostring(held))
+        ngx.log(ngx.ERR, "once: the handler broke: ", tostring(answer))
     end
-    send(ok and finish(self, run, held) or broken(self, run, held))
+    if run then
+        return send(ok and finish(self, run, answer) or broken(self, run, answer))
+    elseif not ok then
+        error(answer, 0)
+    end
+    for _, pair in ipairs(more) do
+        table.insert(answer.headers, pair)
+    end
+    send(answer)
 end
 
 -- The handler is another location: proxy_pass, or content_by_lua that writes itself.
@@ -441,6 +687,9 @@ function Guard:capture(uri)
                                                always_forward_body = true})
         if res.truncated then
             error("once: the answer was cut off", 0)
+        elseif res.status == 499 then
+            error("once: nginx gave the request up because the client left: see " ..
+                  "proxy_ignore_client_abort", 0)
         end
         return res.status, res.header, res.body
     end)
@@ -553,7 +802,8 @@ function Guard:call(options, work)
                   fingerprint = options.fingerprint, label = options.label,
                   wait_ms = options.wait_ms, run_ms = options.run_ms,
                   lease_ms = options.lease_ms or 30000, keep_ms = options.keep_ms}
-    local code, reply, rest = begun(self.server, "call/begin", head, "")
+    local code, reply, rest = begun(self.server, "call/begin", head, "",
+                                    (tonumber(head.wait_ms) or 0) / 1000)
     if not code then
         return why("unavailable")
     elseif code ~= 200 then
@@ -567,24 +817,50 @@ end
 
 -- ---- A guard ---------------------------------------------------------------------------
 
+local KINDS = {scope = "function", key = "function", fingerprint = "function",
+               label = "function", bypass = "boolean", serve = "string",
+               token_file = "string"}
+
+local function check_options(options)
+    for name, value in pairs(options) do
+        if name == "route" and type(value) ~= "table" and type(value) ~= "string" then
+            error("once: route is a " .. type(value) .. ": it has to be a table or a name", 3)
+        elseif name ~= "route" and not KINDS[name] then
+            error("once: the option " .. tostring(name) .. " is unknown", 3)
+        elseif name ~= "route" and type(value) ~= KINDS[name] then
+            error("once: " .. name .. " is a " .. type(value) .. ": it has to be a " ..
+                  KINDS[name], 3)
+        end
+    end
+end
+
 -- `scope` tells who has authenticated; `route` has the options of the directives, or is
 -- a name that the server knows. `key`, `fingerprint` and `label` compute what headers or
 -- the server would say. `bypass` lets requests pass while the server is away. `serve` and
 -- `token_file` are ONCE_SERVE and ONCE_SERVE_TOKEN_FILE.
 function M.new(options)
+    check_options(options)
     local route = options.route or {}
     local given = type(route) == "table" and route or {}
     if options.bypass and (given.lost ~= "takeover" or given.store_failure ~= "bypass") then
-        error("once: bypass needs lost=takeover and store_failure=bypass in the route", 2)
+        error('once: bypass needs lost = "takeover" and store_failure = "bypass" in the route', 2)
     end
     if not options.scope and type(route) == "table" and given.scope ~= "off" then
-        error('once: scope: who is the caller? Or route = {scope = "off"}', 2)
+        error('once: scope is missing: give a function that returns who has authenticated, ' ..
+              'or route = {scope = "off"}', 2)
+    end
+    local server = server_of(options.serve, options.token_file)
+    if ngx.get_phase() == "init" then
+        local code, reply = ask_at_start(server, "route", {route = route})
+        if code == 422 then
+            error("once: once serve refuses the route: " .. tostring(reply.text), 2)
+        end
     end
     return setmetatable({
         route = route, bypass = options.bypass,
         computed = {scope = options.scope, key = options.key,
                     fingerprint = options.fingerprint, label = options.label},
-        server = server_of(options.serve, options.token_file)}, Guard)
+        server = server}, Guard)
 end
 
 return M

@@ -126,12 +126,13 @@ local function forward(location)
     return status, headers, body_parts(sock, next_line, values, is_stream)
 end
 
--- "$http_x_a/$remote_user" of this request.
+-- "$http_x_a/$remote_user" of this request; nil if it is empty.
 local function expand(template)
     return template and function()
-        return (template:gsub("%$([%w_]+)", function(name)
+        local text = template:gsub("%$([%w_]+)", function(name)
             return ngx.var[name] or ""
-        end))
+        end)
+        return text ~= "" and text or nil
     end
 end
 
@@ -154,11 +155,15 @@ local function handler_of(location)
     if not location.serve then
         return function() answer_unguarded(location) end
     end
-    local guard = once.new{
+    local made, guard = pcall(once.new, {
         route = location.route, serve = location.serve,
         bypass = location.route.store_failure == "bypass",
         scope = expand(location.scope), key = expand(location.key),
-        fingerprint = expand(location.fingerprint)}
+        fingerprint = expand(location.fingerprint)})
+    if not made then -- scenarios have routes that once serve does not
+        ngx.log(ngx.ERR, guard)
+        return function() return ngx.exit(500) end
+    end
     return function()
         guard:run(function() return forward(location) end)
     end

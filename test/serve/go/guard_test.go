@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -41,6 +42,12 @@ func size(w http.ResponseWriter, r *http.Request) {
 func serve(t *testing.T, more ...string) string {
 	t.Helper()
 	where := "unix:" + filepath.Join(t.TempDir(), "s")
+	start(t, where, more...)
+	return where
+}
+
+func start(t *testing.T, where string, more ...string) *exec.Cmd {
+	t.Helper()
 	args := append([]string{"--volatile", "--store", "memory:", "--listen", where}, more...)
 	c := exec.Command(filepath.Join(os.Getenv("ONCE_BUILD"), "once-serve"), args...)
 	if err := c.Start(); err != nil {
@@ -51,14 +58,18 @@ func serve(t *testing.T, more ...string) string {
 		_ = c.Wait()
 	})
 	for end := time.Now().Add(patience); time.Now().Before(end); {
-		if _, err := os.Stat(where[len("unix:"):]); err == nil {
-			return where
+		// Its name is there a moment before anybody may connect.
+		if conn, err := net.Dial("unix", where[len("unix:"):]); err == nil {
+			conn.Close()
+			return c
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatal("the server does not listen")
-	return ""
+	return nil
 }
+
+func newLog(w io.Writer) *log.Logger { return log.New(w, "", 0) }
 
 func site(t *testing.T, h http.HandlerFunc, o once.Options) string {
 	t.Helper()
