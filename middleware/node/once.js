@@ -332,10 +332,10 @@ function standIn(socket, held) {
   const addresses = Object.fromEntries(ADDRESSES.map(name => [name, socket[name]]));
   const bound = new Map();
   const listen = name => (event, ...more) => {
-    if (LEAVING.has(event)) leaving[name](event, ...more);
-    if (!LEAVING.has(event) || name === "off" || name === "removeListener") {
-      socket[name](event, ...more);
-    }
+    const isOff = name === "off" || name === "removeListener";
+    const waits = LEAVING.has(event) && held.isHidden();
+    if (waits || isOff) leaving[name](event, ...more);
+    if (!waits || isOff) socket[name](event, ...more);
     return stand;
   };
   const bind = (name, f) => {
@@ -364,14 +364,16 @@ function standIn(socket, held) {
     },
     set: (_, name, value) => Reflect.set(socket, name, value, socket)
   });
-  const say = event => (...args) => {
-    if (event !== "error" || leaving.listenerCount("error") > 0) {
-      leaving.emit(event, ...args);
-    }
-  };
   const reveal = () => {
-    if (socket.destroyed) process.nextTick(say("close"), Boolean(socket.errored));
-    else for (const event of LEAVING) socket.once(event, say(event));
+    if (socket.destroyed) {
+      process.nextTick(() => leaving.emit("close", Boolean(socket.errored)));
+      return;
+    }
+    for (const event of leaving.eventNames()) {
+      for (const f of leaving.rawListeners(event)) {
+        socket[f.listener ? "once" : "on"](event, f.listener || f);
+      }
+    }
   };
   return { socket, stand, reveal };
 }
