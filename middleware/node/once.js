@@ -440,14 +440,19 @@ class Held {
     return this.own.emit.call(this.res, event, ...args);
   }
 
-  /** A pipelined request gets the socket when it is its turn. */
-  assignSocket(socket) {
+  /** What has wrapped the response before may call its other methods. */
+  inside(work) {
     this.isInternal = true;
     try {
-      this.own.assignSocket.call(this.res, socket);
+      work();
     } finally {
       this.isInternal = false;
     }
+  }
+
+  /** A pipelined request gets the socket when it is its turn. */
+  assignSocket(socket) {
+    this.inside(() => this.own.assignSocket.call(this.res, socket));
   }
 
   /** The answer is told: from now on it is seen what became of the client. */
@@ -556,6 +561,7 @@ class Held {
   uncork() {}
 
   write(data, encoding, done) {
+    if (this.isInternal) return this.own.write.call(this.res, data, encoding, done);
     if (typeof encoding === "function") [encoding, done] = [undefined, encoding];
     const part = typeof data === "string" ? Buffer.from(data, encoding)
       : Buffer.from(data);
@@ -607,7 +613,7 @@ class Held {
       return;
     }
     this.state = "over";
-    this.own.end.call(this.res);
+    this.inside(() => this.own.end.call(this.res));
   }
 
   endHeld() {
@@ -669,7 +675,7 @@ class Held {
       if (this.long && answer.own) return this.startStream(answer);
       this.state = "over";
       this.isRecorded = Boolean(answer.own);
-      send(this.res, answer, this.own);
+      this.inside(() => send(this.res, answer, this.own));
       this.reveal();
       // Of a stream its source is not needed any more.
       if (this.long && !this.left) this.res.emit("close");

@@ -45,7 +45,11 @@ before(async () => {
   });
 });
 
-after(() => {
+const closings = [];
+kit.closing = f => closings.push(f);
+
+after(async () => {
+  for (const close of closings) await close();
   for (const service of services) {
     if (service.closeAllConnections) service.closeAllConnections();
     service.close();
