@@ -293,10 +293,15 @@ const isTimeout = error => Boolean(error) &&
   (error.code === "ETIMEDOUT" || error.name === "TimeoutError");
 const textOf = error => String((error && error.message) || error);
 
+/** Raised by a parser of Fastify, whose errors of its version 4 have no code. */
+const isOfFastify = error => String(error.code).startsWith("FST_ERR_") ||
+  error instanceof SyntaxError;
+
 /** A 4xx that a framework raises in place of answering: http-errors, body parsers. */
-const isAnswer = error => Boolean(error) && error.status >= 400 && error.status < 500 &&
-  error.expose === true || Boolean(error) && error.statusCode >= 400 &&
-  error.statusCode < 500 && String(error.code).startsWith("FST_ERR_");
+function isAnswer(error) {
+  const status = error ? error.statusCode || error.status : 0;
+  return status >= 400 && status < 500 && (error.expose === true || isOfFastify(error));
+}
 
 const misuse = (code, text) => Object.assign(new Error(text), { code });
 
@@ -389,7 +394,7 @@ class Held {
     Object.assign(this, { x, req, res, parts: [], size: 0, state: "held", raw: null,
       headed: false, long: false, ended: false, cut: false, waiting: [], raised: null,
       left: false, isRecorded: false, isInternal: false, sockets: [], declared: null,
-      sent: 0 });
+      sent: 0, corks: 0 });
     this.own = Object.fromEntries(METHODS.map(m => [m, res[m]]));
     for (const m of METHODS) {
       if (this.own[m]) res[m] = (...args) => this[m](...args);
@@ -405,6 +410,7 @@ class Held {
     hidden(res, "headersSent", () => this.headed);
     hidden(res, "writableEnded", () => this.ended);
     this.keepRequest();
+    this.keepSignal();
   }
 
   isHidden() {
@@ -427,6 +433,20 @@ class Held {
       }
       this.aborted = () => destroy.call(this.req, error);
       return this.req;
+    };
+  }
+
+  /** Node 24 and later: what stood before may have asked for it. */
+  keepSignal() {
+    const { signal } = this.req;
+    if (!(signal instanceof AbortSignal)) return;
+    const seen = new AbortController();
+    const abort = () => seen.abort(signal.reason);
+    Object.defineProperty(this.req, "signal", { configurable: true, enumerable: true,
+      value: seen.signal });
+    this.revealSignal = () => {
+      if (signal.aborted) abort();
+      else signal.addEventListener("abort", abort);
     };
   }
 
@@ -459,6 +479,7 @@ class Held {
   reveal() {
     for (const { reveal } of this.sockets) reveal();
     if (this.aborted) this.aborted();
+    if (this.revealSignal) this.revealSignal();
     if (!this.left) return;
     process.nextTick(() => {
       // Its answer is recorded, and so has left it.
@@ -556,9 +577,15 @@ class Held {
   addTrailers() {}
 
   // They are of the socket, to which nothing is written yet.
-  cork() {}
+  cork() {
+    if (this.isHidden()) this.corks += 1;
+    else this.own.cork.call(this.res);
+  }
 
-  uncork() {}
+  uncork() {
+    if (this.corks > 0 && !this.isInternal) this.corks -= 1;
+    else if (!this.isHidden()) this.own.uncork.call(this.res);
+  }
 
   write(data, encoding, done) {
     if (this.isInternal) return this.own.write.call(this.res, data, encoding, done);

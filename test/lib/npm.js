@@ -14,14 +14,15 @@ const { spawnSync } = require("child_process");
 const LIMIT_MS = 240000;
 const BUILD = path.resolve(process.env.ONCE_BUILD || path.join(__dirname, "../../build"));
 
-/** Throws with npm's own words. */
+/** Throws with npm's own words. One registry that is away is asked once. */
 function folderOf(name, version) {
   const folder = path.join(BUILD, "npm", `${name}@${version}`);
   if (fs.existsSync(folder)) return folder;
   fs.mkdirSync(path.dirname(folder), { recursive: true });
   const made = fs.mkdtempSync(folder + ".");
   const done = spawnSync("npm", ["install", "--prefix", made, "--no-audit", "--no-fund",
-    "--ignore-scripts", `${name}@${version}`], { encoding: "utf8", timeout: LIMIT_MS });
+    "--ignore-scripts", "--fetch-retries=0", `${name}@${version}`],
+  { encoding: "utf8", timeout: LIMIT_MS });
   try {
     if (done.error) throw done.error;
     if (done.status !== 0) throw new Error(done.stderr.slice(-500));

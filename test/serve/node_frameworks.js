@@ -25,7 +25,7 @@ function own(name) {
 }
 
 const EXPRESS = { "Express 4": own("express"), "Express 5": npm("express", "5.3.0") };
-const FASTIFY = npm("fastify", "5.12.8");
+const FASTIFY = npm("fastify", parseInt(process.versions.node, 10) < 20 ? "4.29.1" : "5.12.8");
 
 /** Raised by the framework's parsers in place of answering. */
 const refusal = () => Object.assign(new Error("no such order"),

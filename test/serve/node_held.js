@@ -37,11 +37,12 @@ async function afterLeaving(answer) {
   const started = promised(), left = promised();
   const seen = [];
   let runs = 0;
-  const port = await guarded(async (req, res) => {
+  const inner = once.handler(OPTIONS, async (req, res) => {
     runs += 1;
     const note = what => {
       if (["held", "told"].includes(req[once.HELD].state)) seen.push(what);
     };
+    if (req.signal) req.signal.addEventListener("abort", () => note("req signal"));
     for (const event of ["close", "aborted", "error"]) {
       req.on(event, () => note(`req ${event}`));
       req.socket.on(event, () => note(`socket ${event}`));
@@ -53,11 +54,16 @@ async function afterLeaving(answer) {
     await left.promise;
     await sleep(100);
     const state = { destroyed: res.destroyed, closed: res.closed, ended: res.writableEnded,
+      signalled: Boolean(req.signal && req.signal.aborted),
       gone: req.socket.destroyed, writable: res.socket.writable, aborted: req.aborted,
       address: req.socket.remoteAddress === address };
-    if (res.destroyed || res.closed || res.writableEnded || state.gone ||
+    if (state.signalled || res.destroyed || res.closed || res.writableEnded || state.gone ||
         !state.writable || state.aborted || !state.address) seen.push(state);
     await answer(res);
+  });
+  const port = await listen((req, res) => {
+    void req.signal; // Node 24 and later
+    inner(req, res);
   });
   const headers = keyed();
   await leave(port, headers, "hello", started.promise);
@@ -103,7 +109,9 @@ test("a handler learns that its client left when its answer is told", async () =
   let response;
   const port = await guarded(async (req, res) => {
     response = res;
-    res.on("close", () => closed.resolve([res.destroyed, res.writableFinished]));
+    let finished = false;
+    res.on("finish", () => { finished = true; });
+    res.on("close", () => closed.resolve([res.destroyed, finished]));
     const { socket } = req;
     started.resolve();
     await sleep(200);

@@ -178,6 +178,9 @@ async function forward(location, req, res) {
 function serviceOf(location) {
   const handler = (req, res) => forward(location, req, res);
   if (location.store === null) return (req, res) => handler(req, res).catch(() => res.destroy());
+  if (location.route.probe) { // once serve has none: its scenarios are left out
+    return (req, res) => { res.writeHead(501); res.end(); };
+  }
   const options = { route: location.route, log,
     serve: `unix:${socket}.${location.store}`,
     bypass: location.route.store_failure === "bypass" };

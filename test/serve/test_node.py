@@ -14,7 +14,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("ONCE_BUILD", ROOT / "build")).resolve()
 SERVE = os.environ.get("ONCE_SERVE_BIN", str(BUILD / "once-serve"))
-LIMIT_S = 120
+LIMIT_S = 600  # npm may have to fetch what Debian lacks
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no node")
