@@ -269,7 +269,7 @@ fastified("a 4xx that is raised to be answered is recorded", async () =>
 fastified("a body that is no JSON is its parser's 400", async () => {
   const port = await serveFastify(async () => "ran");
   const got = await post(port, keyed({ "Content-Type": "application/json" }), "{");
-  assert.deepEqual([got.status, got.body.includes("FST_ERR")], [400, true]);
+  assert.equal(got.status, 400);
 });
 
 fastified("the handler gets the body, and a repeat the answer", async () => {
