@@ -1201,8 +1201,11 @@ once.call = (options, work) => {
     const head = { ...times, ...waits, group: options.group, id: newId() };
     for (const name of computed) {
       head[name] = textFrom(name, await options[name].apply(this, args));
+      // None in place of a fingerprint would be any.
+      if (head[name] === undefined) {
+        throw new TypeError(`${name} has returned none. It has to return a text`);
+      }
     }
-    if (head.key === undefined) throw new TypeError("once: call: key returned none");
     const told = await begin(guard, "call/begin", head, NONE,
       (options.waitMs || 0) + ANSWER_MS);
     if (!told) throw new once.Unavailable();
