@@ -145,6 +145,11 @@ class Server {
     });
   }
 
+  silence(path, why) {
+    return `once: ${path}: no answer from once serve at ${this.name}: ${why}. ` +
+      "See that it runs, and that this process may open its socket.";
+  }
+
   /** An error text: what was tried, what the other side said, what to do. */
   refusal(path, { code, head }) {
     const what = code === 401 ? ` The token was ${this.tokenFile
@@ -195,8 +200,7 @@ async function repeat({ server, log }, path, head, body, until) {
       why = error.message;
     }
     if (first) {
-      log(`once: ${path}: no answer from once serve at ${server.name}: ${why}. ` +
-        "See that it runs, and that this process may open its socket.");
+      log(server.silence(path, why));
       if (path.endsWith("begin")) stop = Math.min(until, now() + BEGIN_MS);
       first = false;
     }
@@ -456,7 +460,9 @@ class Held {
       return false;
     }
     if (event === "finish") this.isFinished = true;
-    if (event === "socket" && this.isHidden()) args[0] = this.socketOf(args[0]);
+    if ((event === "socket" || event === "timeout") && this.isHidden()) {
+      args[0] = this.socketOf(args[0]);
+    }
     return this.own.emit.call(this.res, event, ...args);
   }
 
@@ -921,7 +927,7 @@ function guardOf(options) {
     throw new Error("once: there is no scope. Give a function that returns who has " +
       "authenticated, or route: { scope: \"off\" }");
   }
-  return { route, bypass, log, known: null, learning: null,
+  return { route, bypass, log, known: null, learning: null, isAway: false,
     server: new Server(options.serve, options.tokenFile) };
 }
 
@@ -930,10 +936,16 @@ async function learn(guard) {
   if (guard.known) return guard.known;
   guard.learning = guard.learning ||
     guard.server.call("route", { route: guard.route }, NONE, ANSWER_MS)
-      .catch(() => null);
+      .catch(error => {
+        if (!guard.isAway) guard.log(guard.server.silence("route", error.message));
+        guard.isAway = true; // a begin will say it again
+        return null;
+      });
   const told = await guard.learning;
   guard.learning = null;
+  if (told) guard.isAway = false;
   if (told && told.code === 422) throw new Error(guard.server.refusal("route", told));
+  if (told && told.code !== 200) guard.log(guard.server.refusal("route", told));
   if (told && told.code === 200) guard.known = told.head;
   return guard.known || { max_request: BODY_MAX, wait_ms: 0 };
 }

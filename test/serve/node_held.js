@@ -479,8 +479,26 @@ test("a server that is away is named, with what was tried", async () => {
   const port = await guarded((req, res) => res.end("x"),
     { serve: "unix:/nowhere/serve.sock", log: line => lines.push(line) });
   assert.equal((await post(port, keyed())).status, 503);
-  assert.equal(lines.length, 1);
-  assert.match(lines[0], /unix:\/nowhere\/serve\.sock: connect ENOENT .*See that it runs/);
+  assert.deepEqual(lines.map(l => l.split(":")[1]), [" route", " begin"]);
+  assert.match(lines[1], /unix:\/nowhere\/serve\.sock: connect ENOENT .*See that it runs/);
+});
+
+test("a server that stands still when a service starts holds no request", async () => {
+  kit.server.kill("SIGSTOP");
+  try {
+    const port = await guarded((req, res) => res.end("ran"));
+    const answers = await Promise.all([post(port, keyed()), post(port)]);
+    assert.deepEqual(answers.map(a => a.status), [503, 503]);
+  } finally {
+    kit.server.kill("SIGCONT");
+  }
+});
+
+test("a handler that cuts off the socket of a time-out is unknown", async () => {
+  const port = await guarded((req, res) => {
+    res.setTimeout(50, socket => socket.destroy());
+  });
+  assert.equal((await post(port, keyed())).status, 502);
 });
 
 test("a server that stands still holds no request", async () => {
