@@ -11,7 +11,8 @@ const { Readable, pipeline } = require("stream");
 const common = require("./node_common.js");
 const npm = require("../../lib/npm.js");
 
-module.paths.push("/usr/share/nodejs");
+process.env.NODE_PATH = "/usr/share/nodejs:/usr/share/javascript"; // of Debian
+require("module")._initPaths();
 const { EXPRESS } = process.env;
 const { module: express, reason } = EXPRESS ? npm("express", EXPRESS)
   : { module: require("express") };
