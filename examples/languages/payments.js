@@ -13,8 +13,8 @@ const once = require("../../middleware/node/once.js");
 const [, , ledger, port] = process.argv;
 const app = express();
 
-// Before what reads bodies. Who calls? Here this header says so: take yours from
-// the session.
+// Before what reads bodies. Who calls? In this example a header says so, which
+// anybody can send. Take yours from what has authenticated, as the session.
 app.use(once({ scope: req => req.get("X-Customer") }));
 app.use(express.json());
 
@@ -23,7 +23,5 @@ app.post("/charge", (req, res) => {
   fs.appendFileSync(ledger, `${order} ${amount}\n`);
   res.status(201).json({ order, charged: amount });
 });
-
-app.use(once.failed);
 
 app.listen(Number(port), "127.0.0.1");

@@ -6,84 +6,18 @@
 "use strict";
 
 const assert = require("assert");
-const fs = require("fs");
 const http = require("http");
-const os = require("os");
-const path = require("path");
-const { spawn } = require("child_process");
 const { PassThrough, Readable } = require("stream");
-const { after, before, test } = require("node:test");
+const { test } = require("node:test");
 
 const once = require("../../middleware/node/once.js");
+const kit = require("./node_kit.js");
 
-const FOLDER = fs.mkdtempSync(path.join(os.tmpdir(), "once-node-"));
-const SOCKET = path.join(FOLDER, "s");
+const { OPTIONS, keyed, listen, post, sleep } = kit;
 const MIB = 1048576;
-const PATIENCE_MS = 20000;
-const OPTIONS = { route: { scope: "off" }, serve: `unix:${SOCKET}`, log() {} };
 const STREAM = { "Content-Type": "text/event-stream" };
 
-const sleep = ms => new Promise(resolve => setTimeout(resolve, ms));
-const services = [];
-let server;
-let keys = 0;
-
-before(async () => {
-  const route = path.join(FOLDER, "uploads.json");
-  fs.writeFileSync(route, '{"scope":"off","max_request":"10m"}\n');
-  server = spawn(process.env.ONCE_SERVE_BIN, ["--volatile", "--store", "memory:",
-    "--listen", `unix:${SOCKET}`, "--define", `uploads=${route}`],
-  { stdio: "ignore" });
-  while (!fs.existsSync(SOCKET)) {
-    if (server.exitCode !== null) throw new Error("once-serve does not start");
-    await sleep(10);
-  }
-});
-
-after(() => {
-  for (const service of services) {
-    service.closeAllConnections();
-    service.close();
-  }
-  server.kill("SIGKILL");
-  fs.rmSync(FOLDER, { recursive: true });
-});
-
-async function listen(app) {
-  const service = http.createServer(app);
-  services.push(service);
-  await new Promise(resolve => service.listen(0, "127.0.0.1", resolve));
-  return service.address().port;
-}
-
 const guarded = handler => listen(once.handler(OPTIONS, handler));
-
-const keyed = (more = {}) => ({ "Idempotency-Key": `"k${keys++}"`, ...more });
-
-/** { status, lines, body, cut, informed }; it rejects when nothing comes. */
-function post(port, headers = {}, body = "", agent = false) {
-  return new Promise((resolve, reject) => {
-    const req = http.request({ port, method: "POST", headers, agent });
-    const got = { status: 0, lines: [], body: "", cut: false, informed: [] };
-    const timer = setTimeout(() => {
-      reject(new Error("no answer"));
-      req.destroy();
-    }, PATIENCE_MS);
-    const end = cut => {
-      clearTimeout(timer);
-      resolve({ ...got, cut });
-    };
-    req.on("information", info => got.informed.push(info.statusCode));
-    req.on("error", () => end(true));
-    req.on("response", res => {
-      Object.assign(got, { status: res.statusCode, lines: res.rawHeaders });
-      res.on("data", part => { got.body += part.toString("latin1"); });
-      res.on("end", () => end(false));
-      res.on("error", () => end(true));
-    });
-    req.end(body);
-  });
-}
 
 async function sizeOf(source) {
   let size = 0;
@@ -195,7 +129,7 @@ test("an answer stands when its handler throws after it", async () => {
 test("a source waits while the server is asked", async () => {
   let made = 0;
   const port = await guarded((req, res) => {
-    server.kill("SIGSTOP");
+    kit.server.kill("SIGSTOP");
     new Readable({ read() {
       made += 1;
       this.push(made > 50 ? null : Buffer.alloc(MIB));
@@ -204,7 +138,7 @@ test("a source waits while the server is asked", async () => {
   const answer = post(port, keyed());
   await sleep(500);
   const before = made;
-  server.kill("SIGCONT");
+  kit.server.kill("SIGCONT");
   assert.equal((await answer).body.length, 50 * MIB);
   assert.ok(before < 10, `${before} MiB`);
 });

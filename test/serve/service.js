@@ -37,10 +37,11 @@ const userOf = req => {
 
 const pathOf = req => decodeURIComponent(req.url.split("?")[0]);
 
+/** Undefined: all of it is empty. */
 const expand = template => req => template.replace(/\$(\w+)/g, (_, name) =>
   name === "uri" ? pathOf(req)
     : name === "remote_user" ? userOf(req)[0]
-      : req.headers[name.slice(5).replace(/_/g, "-")] || "");
+      : req.headers[name.slice(5).replace(/_/g, "-")] || "") || undefined;
 
 /** Everything until `mark`, then the rest; or it throws. */
 class Reader {
@@ -122,8 +123,8 @@ async function forward(location, req, res) {
   let late = false;
   const timer = setTimeout(() => { late = true; conn.destroy(); },
     location.timeout * 1000);
-  // A client that leaves ends nothing; a stream that is not sent does.
-  res.on("close", () => { if (!req[once.HELD] || req[once.HELD].state === "over") conn.destroy(); });
+  // Of a guarded request a client that leaves ends nothing before the answer is told.
+  res.on("close", () => conn.destroy());
   try {
     const lines = [`${req.method} ${req.url} HTTP/1.1`, "Connection: close",
       `Content-Length: ${body.length}`];
@@ -177,6 +178,9 @@ async function forward(location, req, res) {
 function serviceOf(location) {
   const handler = (req, res) => forward(location, req, res);
   if (location.store === null) return (req, res) => handler(req, res).catch(() => res.destroy());
+  if (location.route.probe) { // once serve has none: its scenarios are left out
+    return (req, res) => { res.writeHead(501); res.end(); };
+  }
   const options = { route: location.route, log,
     serve: `unix:${socket}.${location.store}`,
     bypass: location.route.store_failure === "bypass" };
