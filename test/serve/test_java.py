@@ -298,6 +298,15 @@ def test_what_is_left_of_a_body_goes_to_the_servlet(app, case, take, servlet,
 
 
 @pytest.mark.parametrize("chunked", [False, True])
+def test_a_form_that_was_read_before_may_be_compared(app, case, chunked):
+    what = dict(headers=[FORM], chunked=chunked)
+    kept(app, "/taken-form/parameters", case, 200, b"a=[1]\n", body=b"a=1",
+         **what)
+    r = guarded(app, "/taken-form/parameters", case, body=b"a=2", **what)
+    assert (r.code(), app.runs(case)) == ("key-reused", 1)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("take", ["restore", "look", "later"])
 def test_a_body_that_is_whole_again_counts(app, case, take, chunked):
     """later: the filter before dispatches, and it is the first that is seen."""

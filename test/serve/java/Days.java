@@ -879,12 +879,14 @@ public final class Days {
             chain.doFilter(q, r);
         }, "/outer/*", DispatcherType.REQUEST);
         DispatcherType[] both = {DispatcherType.REQUEST, DispatcherType.ASYNC};
-        for (String path : List.of("/taken/*", "/taken-print/*")) {
-            add(context, "taker" + path.length(), (q, r, chain) -> take((HttpServletRequest) q,
+        for (String path : List.of("/taken/*", "/taken-print/*", "/taken-form/*")) {
+            add(context, "taker" + path, (q, r, chain) -> take((HttpServletRequest) q,
                     (HttpServletResponse) r, chain), path, both);
         }
         add(context, "taken-print", new Once(options(serve, token).fingerprint(
                 q -> q.getHeader("X-Print"))), "/taken-print/*", both);
+        add(context, "taken-form", new Once(options(serve, token).fingerprint(
+                Days::parameters)), "/taken-form/*", both);
         add(context, "left", (q, r, chain) -> {
             chain.doFilter(q, r);
             if (q.isAsyncStarted()) {

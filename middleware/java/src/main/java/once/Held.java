@@ -42,6 +42,7 @@ final class Held extends HttpServletResponseWrapper {
     private final HttpServletResponse face = faceOf(this);
     private final List<List<String>> outer; // lines of filters that stand before
     private volatile Throwable seen;
+    private volatile Throwable broken;
     private final Object before; // an exception that was there
     private final Head head;
     private final boolean isHead;
@@ -132,14 +133,17 @@ final class Held extends HttpServletResponseWrapper {
     /** What a framework has turned into an answer: an exception is unknown, unless the answer
      *  says more, or is not the 5xx of an error that nobody expected. */
     private Throwable hidden() {
-        if (asked.getAttribute(Once.BROKEN) instanceof Throwable wrong) {
-            return wrong;
+        if (broken != null || !over && asked.getAttribute(Once.BROKEN) instanceof Throwable) {
+            return broken != null ? broken : (Throwable) asked.getAttribute(Once.BROKEN);
         }
         return status < 500 || head.has("Idempotency-Outcome") ? null : seen;
     }
 
-    /** Some remove it again. */
-    void see(String name, Throwable wrong) { seen = HIDDEN.contains(name) ? wrong : seen; }
+    /** Some remove it again; and the request may be taken back before the answer comes. */
+    void see(String name, Throwable wrong) {
+        seen = HIDDEN.contains(name) ? wrong : seen;
+        broken = name.equals(Once.BROKEN) ? wrong : broken;
+    }
 
     /** Without memory, say, an answer may be recorded or not. */
     Answer ask(Supplier<Answer> server) {
@@ -264,7 +268,7 @@ final class Held extends HttpServletResponseWrapper {
             over = true;
             if (!told) {
                 told = true;
-                ask(() -> isWhole ? x.end(status, lines(), body.toByteArray()) : x.broken(502));
+                ask(() -> isWhole ? end() : x.broken(502));
             }
         } finally {
             lock.unlock();

@@ -123,7 +123,7 @@ final class Later implements AsyncContext, AsyncListener {
     }
 
     @Override public void onTimeout(AsyncEvent event) throws IOException {
-        if (isStop()) {
+        if (isStop() && !ended && !held.told) {
             leave("the container stops", true);
             return;
         }
