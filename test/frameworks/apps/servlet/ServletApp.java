@@ -242,6 +242,9 @@ public final class ServletApp {
         void answer() throws IOException {
             if (wish.text("after").equals("raise")) {
                 raise("after the effect");
+            } else if (wish.text("after").equals("cancel")) { // as an executor that is shut down
+                Thread.currentThread().interrupt();
+                sleep();
             }
             try {
                 if (wish.wants("trailers")) {
@@ -284,6 +287,9 @@ public final class ServletApp {
             } else if (how.equals("short")) {
                 r.setContentLength(body.length + 10);
                 out.write(body);
+                if (!wish.wants("flush")) { // a stream is told before it is cut
+                    finished(status, body);
+                }
             } else {
                 out.write(body);
                 finished(status, body);
