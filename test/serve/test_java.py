@@ -695,7 +695,8 @@ def test_a_container_that_stops_changes_nothing(tmp_path, case):
 @pytest.mark.parametrize("catch, servlet, status", [
     ("servlet", "throws", 502), ("spring", "throws", 502),
     ("spring-error", "throws", 502), ("hook", "throws", 502),
-    ("removed", "throws", 502), ("hook", "throws-late", 504), ("servlet", "throws-late", 504)])
+    ("removed", "throws", 502), ("hook", "throws-late", 504),
+    ("servlet", "throws-late", 504)])
 def test_what_a_framework_answers_for_is_unknown(app, case, catch, servlet,
                                                  status):
     is_unknown(app, "/inner/" + servlet, case, status,
