@@ -4,6 +4,7 @@ served.py - a service in another language with its `once serve`, in the place of
 the gateway in the scenarios of test/gateway: ONCE_TARGET=python.
 """
 
+import fcntl
 import json
 import os
 import pathlib
@@ -105,15 +106,19 @@ def java_service(build, how):
     sources = [*(ROOT / "middleware/java").rglob("*.java"),
                *(ROOT / "test/serve/java").glob("*.java")]
     newest = max(f.stat().st_mtime for f in sources)
-    if not classes.exists() or classes.stat().st_mtime < newest:
-        made = classes.with_suffix(".%d" % os.getpid())
-        # It would warn of sun.misc.Signal, and there is no other.
-        subprocess.run(["javac", "-nowarn", "-XDignore.symbol.file", "-d", made,
-                        "-cp", ":".join(JARS), *sources], check=True)
-        if classes.exists():
-            classes.rename("%s.old" % made)
-            shutil.rmtree("%s.old" % made)
-        made.rename(classes)
+    classes.parent.mkdir(exist_ok=True)
+    with open(classes.with_suffix(".lock"), "ab") as lock:
+        # One of several processes compiles; the folder of another's program
+        # would vanish while it starts.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not classes.exists() or classes.stat().st_mtime < newest:
+            made = classes.with_suffix(".%d" % os.getpid())
+            # It would warn of sun.misc.Signal, and there is no other.
+            subprocess.run(["javac", "-nowarn", "-XDignore.symbol.file",
+                            "-d", made, "-cp", ":".join(JARS), *sources],
+                           check=True)
+            shutil.rmtree(classes, ignore_errors=True)
+            made.rename(classes)
     # It starts sooner so.
     return ["java", "-Xshare:auto", "-XX:TieredStopAtLevel=1",
             "-XX:+UseSerialGC", "-Xmx512m", "-cp",

@@ -7,7 +7,10 @@ does.
 
 import contextlib
 import itertools
+import os
 import pathlib
+import re
+import shutil
 import signal
 import socket
 import struct
@@ -36,9 +39,11 @@ NUMBERS = itertools.count(1)
 class App:
     """The servlets and their `once serve`."""
 
-    def __init__(self, folder, bearer=False, where=None):
+    def __init__(self, folder, bearer=False, where=None,
+                 environment=None):
         self.folder = pathlib.Path(folder)
-        self.words, self.port = [], 0
+        self.words, self.port, self.process = [], 0, None
+        self.environment = {**os.environ, **(environment or {})}
         # First: what does not compile leaves no server behind.
         command = served.program(pathlib.Path(BUILD), "java")
         command = command[:command.index("Service")]
@@ -58,10 +63,14 @@ class App:
         where = at or where
         if bearer:
             where = "http://127.0.0.1:%d" % self.server.port
+        self.command = command + ["Days", where, str(folder)] + self.words
+        self.start()
+
+    def start(self):
         with open(self.folder / "app.log", "ab") as log:
             # pylint: disable=consider-using-with
             self.process = subprocess.Popen(
-                command + ["Days", where, str(folder)] + self.words,
+                self.command, env=self.environment,
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         eventually((self.folder / "port").exists)
         self.port = int((self.folder / "port").read_text())
@@ -93,6 +102,14 @@ class App:
 @pytest.fixture(name="app", scope="module")
 def an_app(tmp_path_factory):
     it = App(tmp_path_factory.mktemp("java"))
+    yield it
+    it.close()
+
+
+@pytest.fixture(name="later", scope="module")
+def an_app_of_later_containers(tmp_path_factory):
+    """What Tomcat 11 does by default."""
+    it = App(tmp_path_factory.mktemp("later"), environment={"DAYS_LATER": "1"})
     yield it
     it.close()
 
@@ -217,12 +234,86 @@ def test_a_form_has_a_bounded_number_of_pieces(app, case):
     assert "too many parameters" in app.log() and "too many parts" in app.log()
 
 
-def test_a_body_that_was_read_before_is_refused(app, case):
-    what = dict(body=b"a=1", headers=[FORM, ("X-Case", case)])
-    for chunked in False, True:
-        r = app.send("/taken/ok", key="key-" + case, chunked=chunked, **what)
-        assert (r.status, app.runs(case)) == (500, 0)
-    assert app.send("/taken/ok", key="key-" + case, body=b"x").status == 201
+TAKEN = ["parameter", "stream", "peek", "reader", "peek-reader", "parts",
+         "listener"]
+MULTI = ("Content-Type", "multipart/form-data; boundary=b")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("take", TAKEN)
+def test_a_body_that_was_read_before_is_refused(app, case, take, chunked):
+    """Also where the program computes what is compared, and gives nothing."""
+    for path in "/taken/ok", "/taken-print/ok":
+        for body in b"a=1", b"a=2":
+            kind = FORM if take != "parts" else MULTI
+            if take == "parts":
+                body = PARTS.replace(b"one", body)
+            r = guarded(app, path, case, body=body, chunked=chunked,
+                        headers=[kind, ("X-Take", take)])
+            assert (r.status, app.runs(case)) == (500, 0), r
+    assert "nothing was run: the body was read before" in app.log()
+    kept(app, "/taken/ok", case + "b", 201, b"made\n", headers=[FORM])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("take", TAKEN)
+def test_a_body_that_was_read_before_may_be_computed(app, case, take, chunked):
+    kind = FORM if take != "parts" else MULTI
+    what = dict(body=b"a=1" if take != "parts" else PARTS, chunked=chunked)
+    lines = [kind, ("X-Take", take)]
+    kept(app, "/taken-print/ok", case, 201, b"made\n",
+         headers=[*lines, ("X-Print", "1")], **what)
+    r = guarded(app, "/taken-print/ok", case,
+                headers=[*lines, ("X-Print", "2")], **what)
+    assert r.code() == "key-reused", r
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+@pytest.mark.parametrize("take, status", [
+    ("stream", 500), ("peek", 500), ("reader", 500), ("look", 201),
+    ("restore", 201)])
+def test_a_body_without_length_of_http2(app, case, take, status):
+    """It is in no chunks, either."""
+    out = subprocess.run(
+        ["curl", "-s", "-T", "-", "-X", "POST", "--http2-prior-knowledge",
+         "-o", "/dev/null", "-w", "%{http_code} %{http_version}",
+         "-H", "X-Take: " + take, "-H", "Idempotency-Key: key-" + case,
+         "-H", "X-Case: " + case, "-H", "Expect:",
+         "http://127.0.0.1:%d/taken/ok" % app.port],
+        input=b"a=1", capture_output=True, timeout=PATIENCE, check=True)
+    assert out.stdout.decode() == "%d 2" % status
+    assert app.runs(case) == (status == 201)
+
+
+@pytest.mark.parametrize("take, servlet, said", [
+    ("parameter", "parameters", b"a=[1]\n"), ("peek", "stream", b"8"),
+    ("parts", "parameters", b"a=[one]\n"), ("stream", "stream", b"0"),
+    ("peek-reader", "reader", b"=1&b=2xxxx")])
+def test_what_is_left_of_a_body_goes_to_the_servlet(app, case, take, servlet,
+                                                    said):
+    body = {"parts": PARTS, "parameter": b"a=1"}.get(take, b"a=1&b=2xxxx")
+    kept(app, "/taken-print/" + servlet, case, 200, said, body=body, headers=[
+        FORM if take == "parameter" else MULTI if take == "parts" else
+        ("Content-Type", "text/plain"), ("X-Take", take), ("X-Print", "1")])
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_form_that_was_read_before_may_be_compared(app, case, chunked):
+    what = dict(headers=[FORM], chunked=chunked)
+    kept(app, "/taken-form/parameters", case, 200, b"a=[1]\n", body=b"a=1",
+         **what)
+    r = guarded(app, "/taken-form/parameters", case, body=b"a=2", **what)
+    assert (r.code(), app.runs(case)) == ("key-reused", 1)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("take", ["restore", "look", "later"])
+def test_a_body_that_is_whole_again_counts(app, case, take, chunked):
+    """later: the filter before dispatches, and it is the first that is seen."""
+    what = dict(headers=[("X-Take", take)], chunked=chunked)
+    kept(app, "/taken/stream", case, 200, b"1000", body=b"x" * 1000, **what)
+    r = guarded(app, "/taken/stream", case, body=b"y" * 1000, **what)
+    assert (r.code(), app.runs(case)) == ("key-reused", 1)
 
 
 def test_a_client_that_leaves_in_its_body_begins_nothing(app, case):
@@ -311,14 +402,37 @@ def test_methods_that_are_not_guarded_pass(app, case, method):
     ("reset-late", 410, b"", {}),
     ("send-error", 404, b"", {"X-Own": "1"}),
     ("redirect", 302, b"", {"Location": "/orders/1"}),
+    ("right", 200, b"right", {"Content-Length": "5"}),
+    ("short-error", 404, b"", {"Content-Length": "0"}),
+    ("say-lines", 200, b"text/html;charset=UTF-8 UTF-8 true 1 [1, 2] 7 "
+     b"Thu, 01 Jan 1970 00:00:00 GMT null text/plain;charset=UTF-8 "
+     b"text/plain;charset=iso-8859-1 ja", {"X-I": "7"}),
+    ("locale-ja", 200, b"\x93\xfa",
+     {"Content-Type": "text/plain;charset=Shift_JIS"}),
+    ("trailers", 201, b"made\n", {}), ("sendfile", 201, b"made\n", {}),
     ("flush-last", 201, b"made\n", {}), ("flush-writer", 201, b"made\n", {}),
     ("nothing", 200, b"", {"Content-Length": "0"}),
     ("no-content", 204, b"", {"Content-Length": None}),
     ("include", 201, b"outer made\n", {}),
+    ("include-more", 201, b"outer inner /x",
+     {"X-Included": None, "Set-Cookie": None, "Content-Type": "text/plain"}),
+    ("unwrap", 201, b"made\n", {}),
+    ("forward-view", 201, b"made\n", {"X-View": "1"}),
     ("async", 201, b"made\n", {}), ("async-now", 201, b"made\n", {}),
     ("async-dispatch", 201, b"made\n", {}),
     ("async-dispatch-now", 201, b"made\n", {})])
 def test_an_answer_is_kept(app, case, servlet, status, body, lines):
+    if servlet == "say-lines":
+        wanted = app.send("/plain/say-lines")
+        assert wanted.body == body
+        for name in ("X-A", "X-I", "X-D", "Content-Type", "Content-Language"):
+            assert wanted.all(name) == guarded(app, "/g/say-lines",
+                                               "w-" + case).all(name)
+    if servlet == "forward-view":
+        for again in False, True:
+            r = guarded(app, "/g/" + servlet, case)
+            assert (r.status, r.body, r.replayed) == (201, body, again), r
+        return
     if servlet == "async-dispatch":     # its servlet is dispatched three times
         first = guarded(app, "/g/" + servlet, case)
         assert (first.status, first.body, first.once) == (201, b"made\n", "new")
@@ -357,6 +471,16 @@ def test_a_forward_is_guarded_once(app, case):
     assert (plain.status, plain.body) == (200, b"a=[1]\nmore=[1]\n")
 
 
+@pytest.mark.parametrize("servlet, status, said", [
+    ("forward", 200, b"a=[1]\nmore=[1]\n"), ("forward-view", 201, b"made\n")])
+def test_a_forward_ends_no_response_that_is_held(later, case, servlet, status,
+                                                 said):
+    what = dict(body=b"a=1", headers=[FORM])
+    for again in False, True:
+        r = guarded(later, "/g/" + servlet, case, **what)
+        assert (r.status, r.body, r.replayed) == (status, said, again), r
+
+
 def test_what_is_forwarded_may_be_guarded_alone(app, case):
     for again in False, True:
         r = guarded(app, "/plain/forward-in", case)
@@ -380,6 +504,13 @@ def test_an_answer_that_is_too_long_is_sent_and_not_kept(app, case):
     not_kept(app, "/small/long", case, b"x" * 100000)
 
 
+def test_a_stream_that_is_too_short_is_cut_off(app, case):
+    r = guarded(app, "/g/short-stream", case)
+    assert r.truncated and app.runs(case) == 1
+    assert guarded(app, "/g/short-stream", case).code() == \
+        "response-unavailable"
+
+
 def test_a_stream_that_breaks_is_cut_off(app, case):
     r = guarded(app, "/g/flush-break", case)
     assert r.truncated and app.runs(case) == 1
@@ -391,6 +522,7 @@ def test_a_stream_that_breaks_is_cut_off(app, case):
 
 
 @pytest.mark.parametrize("servlet, status", [
+    ("short", 502), ("over", 502), ("short-async", 502),
     ("stack-overflow", 502), ("no-memory", 502), ("throws", 502), ("late", 504),
     ("async-throws", 502), ("async-silent", 504), ("async-start-throws", 502),
     ("async-after-time", 504)])
@@ -460,6 +592,137 @@ def test_a_time_out_and_an_answer_are_never_both(app, case, servlet):
         assert app.runs("%s-%d" % (case, i)) == 1 + (
             servlet == "async-race-dispatch" and first.status == 201)
     assert {a.status for a in answers.values()} == {201, 504}
+
+
+def test_what_is_set_too_late_is_in_no_answer(app, case):
+    """Lines, cookies, charset, status and length, while the time is over."""
+    before = app.runs("told-so"), app.runs("session")
+    answers = {}
+
+    def ask(i):
+        answers[i] = guarded(app, "/g/async-lines", "%s-%d" % (case, i))
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    for r in answers.values():
+        assert (r.status, r.code()) == (504, "outcome-unknown"), r
+        assert r.get("X-Late") is None and not r.all("Set-Cookie"), r
+        assert r.get("Content-Language") is None, r
+        assert r.get("Content-Type").lower() == "application/problem+json"
+    eventually(lambda: app.runs("told-so") == before[0] + 8)
+    assert app.runs("session") == before[1]
+
+
+def test_an_answer_is_completed_once(app, case):
+    before = app.runs("refused-twice")
+    kept(app, "/g/async-twice", case, 201, b"made\n")
+    assert app.runs("refused-twice") == before + 1
+
+
+def cookies(response):
+    return [sorted(re.sub("Expires=[^;]*", "Expires", c).split("; "))
+            for c in response.all("Set-Cookie")]
+
+
+def test_cookies_are_those_of_the_container(app, case):
+    wanted = app.send("/plain/cookies")
+    got = guarded(app, "/g/cookies", case)
+    assert wanted.status == got.status == 201
+    assert cookies(got) == cookies(wanted) and len(cookies(got)) == 3
+    assert not guarded(app, "/g/cookies", case).all("Set-Cookie")
+    assert "JSESSIONID" in guarded(app, "/g/session", case + "b").get(
+        "Set-Cookie")
+
+
+def test_a_client_that_is_seen_to_leave_changes_nothing(app, case):
+    """The container says so to the listeners, and ends the response."""
+    before = app.runs("heard"), app.runs("completed")
+    with contextlib.suppress(AssertionError):   # it may say nothing more
+        guarded(app, "/left/async-slow", case)
+    eventually(lambda: app.runs("completed") == before[1] + 1)
+    r = guarded(app, "/left/async-slow", case)
+    assert (r.status, r.body, r.replayed) == (201, b"made\n", True), r
+    assert (app.runs(case), app.runs("heard")) == (1, before[0])
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+@pytest.mark.parametrize("servlet", ["async-slow", "slow"])
+def test_a_client_of_http2_that_leaves_changes_nothing(app, case, servlet):
+    before = app.runs("heard"), app.runs("completed")
+    subprocess.run(
+        ["curl", "-s", "-m", "1", "--http2-prior-knowledge", "-X", "POST",
+         "-o", "/dev/null", "-H", "Host: shop.test",
+         "-H", "Idempotency-Key: key-" + case, "-H",
+         "X-Case: " + case, "http://127.0.0.1:%d/g/%s" % (app.port, servlet)],
+        timeout=PATIENCE, check=False)
+    if servlet == "async-slow":
+        eventually(lambda: app.runs("completed") == before[1] + 1)
+
+    def look():
+        r = guarded(app, "/g/" + servlet, case)
+        return (r.status, r.body, r.replayed) == (201, b"made\n", True)
+    eventually(look)
+    assert (app.runs(case), app.runs("heard")) == (1, before[0])
+
+
+def test_a_container_that_stops_changes_nothing(tmp_path, case):
+    it = App(tmp_path)
+    try:
+        answers = []
+
+        def ask():      # the container may close before it has answered
+            with contextlib.suppress(AssertionError):
+                answers.append(guarded(it, "/g/async-slow", case))
+        thread = threading.Thread(target=ask)
+        thread.start()
+        eventually(lambda: it.runs(case) == 1)
+        it.process.terminate()
+        thread.join(PATIENCE)
+        for r in answers:
+            assert (r.status, r.code()) == (502, "outcome-unknown"), r
+            assert "the container stops" in it.log()
+        it.process.wait(PATIENCE)
+        (tmp_path / "port").unlink()
+        it.start()
+        r = guarded(it, "/g/async-slow", case)
+        assert (r.status, r.body, r.replayed) == (201, b"made\n", True), r
+    finally:
+        it.close()
+
+
+@pytest.mark.parametrize("catch, servlet, status", [
+    ("servlet", "throws", 502), ("spring", "throws", 502),
+    ("spring-error", "throws", 502), ("hook", "throws", 502),
+    ("removed", "throws", 502), ("hook", "throws-late", 504),
+    ("servlet", "throws-late", 504)])
+def test_what_a_framework_answers_for_is_unknown(app, case, catch, servlet,
+                                                 status):
+    is_unknown(app, "/inner/" + servlet, case, status,
+               headers=[("X-Catch", catch)])
+
+
+def test_what_a_framework_answers_for_is_unknown_in_a_dispatch(app, case):
+    what = dict(headers=[("X-Catch", "spring")])
+    r = guarded(app, "/inner/async-dispatch-throws-once", case, **what)
+    assert (r.status, r.code()) == (502, "outcome-unknown"), r
+    r = guarded(app, "/inner/async-dispatch-throws-once", case, **what)
+    assert (r.status, r.code()) == (409, "outcome-unknown"), r
+
+
+def test_an_exception_that_means_an_answer_is_recorded(app, case):
+    for catch in "spring", "servlet":
+        kept(app, "/inner/throws-expected", case + catch, 422, b"sorry",
+             headers=[("X-Catch", catch)])
+    # What nobody says cannot be seen: the README has it in bold.
+    kept(app, "/inner/throws", case + "b", 500, b"sorry",
+         headers=[("X-Catch", "silent")])
+    for n in 1, 2:
+        r = guarded(app, "/inner/throws", case + "c",
+                    headers=[("X-Catch", "not-applied")])
+        assert (r.status, r.body) == (500, b"sorry"), r
+        assert app.runs(case + "c") == n
 
 
 def test_without_async_in_its_mapping_no_wrong_answer_is_sent(app, case):
@@ -593,11 +856,92 @@ def test_scopes_are_apart_and_one_that_is_no_text_is_refused(app, case):
     for user in "ann", "bob", "pair", "caf\xe9":
         r = guarded(app, "/g/ok", case, headers=[("X-User", user)])
         assert (r.status, r.replayed) == (201, False)
-    r = guarded(app, "/g/ok", case, headers=[("X-User", "")])
+    r = guarded(app, "/g/ok", case, headers=[("X-User", "none")])
     assert (r.status, r.code()) == (401, "scope-missing")
+    for user in "empty", "blank":
+        r = guarded(app, "/g/ok", case, headers=[("X-User", user)])
+        assert (r.status, app.runs(case)) == (500, 4)
+    assert "it must be a text that is not blank, or null for a caller" \
+        in app.log()
     # Half of a pair, which UTF-8 has not: all such scopes would be "?".
     r = guarded(app, "/g/ok", case, headers=[("X-User", "half")])
     assert (r.status, app.runs(case)) == (500, 4)
+
+
+@pytest.mark.parametrize("name", ["Key", "Print", "Label"])
+def test_what_is_computed_is_a_text_or_nothing(app, case, name):
+    for value in "", "  ":
+        r = guarded(app, "/said/ok", case, headers=[("X-" + name, value)])
+        assert (r.status, app.runs(case)) == (500, 0), r
+    kept(app, "/said/ok", case, 201, b"made\n")
+    kept(app, "/said/ok", case + "b", 201, b"made\n",
+         headers=[("X-" + name, "said-" + case)])
+
+
+def test_a_route_that_cannot_be_fails_at_the_start(app):
+    r = app.send("/plain/bad-route?name=finall", "GET")
+    assert r.status == 500 and b"finall" in r.body, r
+    assert b"the server refuses this filter's route" in r.body
+    app.server.end()
+    r = app.send("/plain/bad-route?name=finall", "GET")
+    app.server.start()
+    assert (r.status, r.body) == (200, b"taken")     # the first request sees it
+
+
+@contextlib.contextmanager
+def standing_still(server):
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_a_server_that_stands_still_holds_a_request_for_seconds(app, case,
+                                                                method):
+    """5 s for the answer, and 1 s to give the key up."""
+    kept(app, "/g/ok", case, 201, b"made\n")
+    with standing_still(app.server):
+        start = time.monotonic()
+        r = guarded(app, "/g/ok", case + "b", method=method)
+        assert (r.status, r.code()) == (503, "store-unavailable"), r
+        assert 4 < time.monotonic() - start < 20
+    eventually(lambda: guarded(app, "/g/ok", case + "b").status == 201)
+    assert app.runs(case + "b") == 1
+
+
+def test_a_server_that_stands_still_holds_an_answer_for_the_lease(app, case):
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(
+        guarded(app, "/lease/slow", case)))
+    thread.start()
+    eventually(lambda: app.runs(case) == 1)
+    with standing_still(app.server):
+        thread.join(20)
+        assert not thread.is_alive()
+    assert (answers[0].status, answers[0].code()) == (502, "outcome-unknown")
+    r = guarded(app, "/lease/slow", case)
+    assert r.replayed or r.code() == "outcome-unknown", r
+    assert app.runs(case) == 1
+
+
+def test_a_server_that_does_not_accept_holds_a_call_for_seconds(app, case,
+                                                                tmp_path):
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(tmp_path / "full"))
+        listener.listen(0)
+        for _ in range(3):      # until its queue is full
+            other = stack.enter_context(socket.socket(socket.AF_UNIX))
+            other.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                other.connect(str(tmp_path / "full"))
+        start = time.monotonic()
+        assert call(app, case, at="unix:%s/full" % tmp_path) == (
+            409, "unavailable 0 0 ")
+        assert 4 < time.monotonic() - start < 20
+    assert app.runs("work-" + case) == 0
 
 
 def test_a_repeat_may_come_to_a_service_in_another_language(app, case):
@@ -631,6 +975,7 @@ def message(text, status="200 OK", length=None):
 
 
 RUN = '{"do":"run","token":"t","attempt":1,"record":"r","lease_ms":1000}\n'
+BOUNDS = message('{"do":"none","max_request":1048576,"wait_ms":0}\n')
 WRONG = {
     "other": (message('{"do":"other"}\n'), 500),
     "nothing": (message("{}\n"), 500),
@@ -652,7 +997,8 @@ WRONG = {
 
 @pytest.fixture(name="foreign", scope="module")
 def a_foreign_server(tmp_path_factory):
-    """It answers each call with `said`, and ends the connection."""
+    """It answers each call with what it is to say, and ends the connection."""
+    said = [b""]
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -663,12 +1009,14 @@ def a_foreign_server(tmp_path_factory):
                 return
             with conn, contextlib.suppress(OSError):
                 reader = gateway.Reader(conn)
-                reader.body(gateway.Head(reader.head()))
-                conn.sendall(it.said)
+                head = gateway.Head(reader.head())
+                reader.body(head)
+                conn.sendall(BOUNDS if "/v1/route" in head.start else said[0])
                 conn.shutdown(socket.SHUT_RDWR)
+    threading.Thread(target=serve, daemon=True).start()
     it = App(tmp_path_factory.mktemp("foreign"),
              where="http://127.0.0.1:%d" % listener.getsockname()[1])
-    threading.Thread(target=serve, daemon=True).start()
+    it.say = said
     yield it
     it.close()
     listener.shutdown(socket.SHUT_RDWR)
@@ -677,7 +1025,7 @@ def a_foreign_server(tmp_path_factory):
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_a_server_may_not_say_runs_nothing(foreign, case, name):
-    foreign.said, status = WRONG[name]
+    foreign.say[0], status = WRONG[name]
     r = guarded(foreign, "/g/ok", case)
     assert (r.status, foreign.runs(case)) == (status, 0), r
     status, text = call(foreign, case)
@@ -770,5 +1118,10 @@ def test_a_failure_of_another_program_is_given_as_one(app, case):
 
 
 def test_a_call_that_cannot_be_is_an_error_of_the_program(app, case):
+    for words in ("", "group=%20&key=k&print=1", "group=g&key=&print=1",
+                  "group=g&print=1", "group=g&key=k"):
+        r = app.send("/plain/bad-call?" + words)
+        assert r.status == 500 and b"nothing was run" in r.body, r
+    assert app.runs("work-bad") == 0
     assert call(app, case, wait_ms=-1) == (500, "IllegalArgumentException")
     assert app.runs("work-" + case) == 0

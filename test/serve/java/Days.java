@@ -5,15 +5,21 @@ import jakarta.servlet.AsyncEvent;
 import jakarta.servlet.AsyncListener;
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
+import jakarta.servlet.FilterChain;
 import jakarta.servlet.ReadListener;
+import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletInputStream;
 import jakarta.servlet.ServletOutputStream;
+import jakarta.servlet.ServletResponse;
+import jakarta.servlet.ServletResponseWrapper;
 import jakarta.servlet.WriteListener;
 import jakarta.servlet.http.Cookie;
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
+import jakarta.servlet.http.HttpServletRequestWrapper;
 import jakarta.servlet.http.HttpServletResponse;
 import jakarta.servlet.http.Part;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.io.PrintWriter;
@@ -32,8 +38,10 @@ import java.util.concurrent.atomic.AtomicInteger;
 import once.Calls;
 import once.Once;
 import org.apache.catalina.connector.Connector;
+import org.apache.catalina.core.AsyncContextImpl;
 import org.apache.catalina.core.StandardContext;
 import org.apache.catalina.startup.Tomcat;
+import org.apache.coyote.http2.Http2Protocol;
 import org.apache.tomcat.util.descriptor.web.FilterDef;
 import org.apache.tomcat.util.descriptor.web.FilterMap;
 
@@ -53,6 +61,8 @@ public final class Days {
     private static final Map<String, Servlet> SERVLETS = new HashMap<>();
     private static final Map<String, AtomicInteger> RUNS = new ConcurrentHashMap<>();
     private static Calls calls;
+    private static String serve;
+    private static String token;
 
     private static void text(HttpServletResponse r, int status, String text) throws IOException {
         r.setStatus(status);
@@ -261,6 +271,101 @@ public final class Days {
             r.flushBuffer();
             throw new IOException("in the middle");
         });
+        SERVLETS.put("short", (q, r) -> {
+            r.setContentLength(9);
+            r.getOutputStream().print("short");
+        });
+        SERVLETS.put("over", (q, r) -> {
+            r.setHeader("Content-Length", "3");
+            r.getOutputStream().print("over");
+        });
+        SERVLETS.put("short-async", (q, r) -> {
+            AsyncContext later = q.startAsync();
+            r.setContentLengthLong(9);
+            r.getOutputStream().print("short");
+            later.complete();
+        });
+        SERVLETS.put("short-stream", (q, r) -> {
+            r.setContentLength(9);
+            r.flushBuffer();
+            r.getOutputStream().print("short");
+        });
+        SERVLETS.put("forward-view", (q, r) -> { // as Spring does for a JSP
+            r.setHeader("X-View", "1");
+            q.getRequestDispatcher("/plain/ok").forward(q, r);
+        });
+        SERVLETS.put("right", (q, r) -> {
+            r.setContentLength(1);
+            r.setContentLength(5);
+            r.getOutputStream().print("right");
+        });
+        SERVLETS.put("short-error", (q, r) -> {
+            r.setContentLength(9);
+            r.sendError(404);
+        });
+        SERVLETS.put("cookies", (q, r) -> {
+            Cookie c = new Cookie("a", "1");
+            c.setPath("/p");
+            c.setDomain("example.com");
+            c.setSecure(true);
+            c.setHttpOnly(true);
+            c.setAttribute("SameSite", "Lax");
+            r.addCookie(c);
+            c.setValue("2");
+            c.setMaxAge(0);
+            r.addCookie(c);
+            r.addCookie(new Cookie("q", "\"x y\"".replace(" ", "")));
+            try {
+                r.addCookie(new Cookie("bad", "a;b"));
+                text(r, 500, "a cookie with ;");
+            } catch (IllegalArgumentException right) {
+                text(r, 201, "made\n");
+            }
+        });
+        SERVLETS.put("session", (q, r) -> {
+            q.getSession().setAttribute("a", 1);
+            text(r, 201, "made\n");
+        });
+        SERVLETS.put("say-lines", (q, r) -> {
+            r.addHeader("X-A", "1");
+            r.addHeader("x-a", "2");
+            r.setIntHeader("X-I", 7);
+            r.setDateHeader("X-D", 0);
+            r.setHeader("Content-Type", "text/html; charset=UTF-8");
+            StringBuilder out = new StringBuilder(r.getContentType() + " "
+                    + r.getCharacterEncoding() + " " + r.containsHeader("x-A") + " "
+                    + r.getHeader("X-A") + " " + r.getHeaders("X-A") + " " + r.getHeader("X-I")
+                    + " " + r.getHeader("X-D") + " " + r.getHeader("X-None") + " ");
+            r.setContentType("text/plain");
+            out.append(r.getContentType()).append(' ');
+            r.setCharacterEncoding("iso-8859-1");
+            PrintWriter w = r.getWriter();
+            r.setCharacterEncoding("utf-8");
+            r.setLocale(java.util.Locale.JAPANESE);
+            w.print(out + r.getContentType() + " " + r.getLocale());
+        });
+        SERVLETS.put("locale-ja", (q, r) -> {
+            r.setContentType("text/plain");
+            r.setLocale(java.util.Locale.FRENCH);
+            r.setLocale(java.util.Locale.JAPANESE);
+            r.getWriter().print("\u65e5");
+        });
+        SERVLETS.put("trailers", (q, r) -> {
+            r.setTrailerFields(() -> Map.of("X-Sum", "1"));
+            text(r, 201, "made\n");
+        });
+        SERVLETS.put("sendfile", (q, r) -> {
+            if (Boolean.TRUE.equals(q.getAttribute("org.apache.tomcat.sendfile.support"))) {
+                text(r, 500, "offered");
+                return;
+            }
+            try {
+                q.setAttribute("org.apache.tomcat.sendfile.filename", "/etc/hostname");
+                text(r, 500, "taken");
+            } catch (IllegalStateException right) {
+                text(r, 201, "made\n");
+            }
+        });
         SERVLETS.put("long", (q, r) -> text(r, 200, "x".repeat(100_000)));
         SERVLETS.put("nothing", (q, r) -> { });
         SERVLETS.put("no-content", (q, r) -> r.setStatus(204));
@@ -268,6 +373,30 @@ public final class Days {
             r.setStatus(201);
             r.getOutputStream().print("outer ");
             q.getRequestDispatcher("/g/ok").include(q, r);
+        });
+        SERVLETS.put("include-more", (q, r) -> {
+            r.setStatus(201);
+            r.setContentType("text/plain");
+            r.getOutputStream().print("outer ");
+            q.getRequestDispatcher("/plain/included").include(q, r);
+        });
+        SERVLETS.put("included", (q, r) -> {
+            r.setHeader("X-Included", "1");
+            r.addCookie(new Cookie("included", "1"));
+            r.setContentType("text/html");
+            r.setContentLength(3);
+            r.setStatus(500);
+            r.reset();
+            r.sendError(500);
+            r.getOutputStream().print("inner " + r.encodeURL("/x"));
+        });
+        SERVLETS.put("unwrap", (q, r) -> {
+            ServletResponse inner = r;
+            while (inner instanceof ServletResponseWrapper wrapper) {
+                inner = wrapper.getResponse();
+            }
+            text((HttpServletResponse) inner, 201, "made\n");
+            inner.flushBuffer();
         });
         SERVLETS.put("forward-in", (q, r) ->
                 q.getRequestDispatcher("/forwarded/ok").forward(q, r));
@@ -297,6 +426,53 @@ public final class Days {
             sleep(1500);
             text(r, 201, "made\n");
         });
+    }
+
+    // ---- What others turn into an answer ---------------------------------------------------
+
+    static {
+        SERVLETS.put("throws-expected", (q, r) -> {
+            throw new IllegalArgumentException("an order without a name");
+        });
+        SERVLETS.put("throws-late", (q, r) -> {
+            throw new IllegalStateException("wrong", new SocketTimeoutException());
+        });
+        SERVLETS.put("async-dispatch-throws-once", (q, r) -> {
+            if (q.getDispatcherType() == DispatcherType.ASYNC) {
+                throw new IllegalStateException("wrong");
+            }
+            q.startAsync().dispatch();
+        });
+    }
+
+    /** As frameworks do for what a servlet throws; X-Catch says which. */
+    private static void caught(HttpServletRequest q, HttpServletResponse r, Exception wrong)
+            throws IOException {
+        String how = q.getHeader("X-Catch");
+        r.resetBuffer();
+        if (how.equals("servlet")) { // with an error page, or as Spring with a view
+            q.setAttribute("jakarta.servlet.error.exception", wrong);
+            text(r, wrong instanceof IllegalArgumentException ? 422 : 500, "sorry");
+        } else if (how.equals("removed")) {
+            q.setAttribute("jakarta.servlet.error.exception", wrong);
+            text(r, 500, "sorry");
+            q.removeAttribute("jakarta.servlet.error.exception");
+        } else if (how.equals("spring")) { // with the body of an @ExceptionHandler
+            q.setAttribute("org.springframework.web.servlet.DispatcherServlet.EXCEPTION", wrong);
+            text(r, wrong instanceof IllegalArgumentException ? 422 : 500, "sorry");
+        } else if (how.equals("spring-error")) {
+            q.setAttribute("org.springframework.web.servlet.DispatcherServlet.EXCEPTION", wrong);
+            r.sendError(500);
+        } else if (how.equals("not-applied")) {
+            q.setAttribute("jakarta.servlet.error.exception", wrong);
+            r.setHeader("Idempotency-Outcome", "not-applied");
+            text(r, 500, "sorry");
+        } else {
+            if (how.equals("hook")) {
+                Once.broken(q, wrong);
+            }
+            text(r, 500, "sorry");
+        }
     }
 
     // ---- What answers later --------------------------------------------------------------------
@@ -412,6 +588,68 @@ public final class Days {
                 }
             }).start();
         });
+        SERVLETS.put("async-lines", (q, r) -> { // until long after its time
+            AsyncContext later = q.startAsync();
+            later.setTimeout(100);
+            HttpServletResponse given = (HttpServletResponse) later.getResponse();
+            new Thread(() -> {
+                try {
+                    for (long end = System.nanoTime() + 4_000_000_000L; System.nanoTime() < end;) {
+                        given.setHeader("X-Late", "1");
+                        given.setContentLength(5);
+                        given.addCookie(new Cookie("late", "1"));
+                        given.setCharacterEncoding("utf-16");
+                        given.setLocale(java.util.Locale.JAPANESE);
+                        given.setStatus(299);
+                        given.setContentType("text/late");
+                        if (!given.isCommitted()) {
+                            given.resetBuffer();
+                        }
+                    }
+                    q.getSession();
+                    count("session");
+                } catch (IllegalStateException right) {
+                    count("told-so");
+                }
+            }).start();
+        });
+        SERVLETS.put("async-slow", (q, r) -> {
+            AsyncContext later = q.startAsync();
+            later.setTimeout(0);
+            later.addListener(new AsyncListener() {
+                @Override public void onTimeout(AsyncEvent e) { count("heard"); }
+
+                @Override public void onError(AsyncEvent e) { count("heard"); }
+
+                @Override public void onStartAsync(AsyncEvent e) { }
+
+                @Override public void onComplete(AsyncEvent e) { count("completed"); }
+            });
+            r.setStatus(201);
+            Thread work = new Thread(() -> {
+                sleep(4000);
+                try {
+                    HttpServletResponse given = (HttpServletResponse) later.getResponse();
+                    given.setContentType("text/plain");
+                    given.getOutputStream().print("made\n");
+                    later.complete();
+                } catch (IOException | RuntimeException wrong) {
+                    count("heard");
+                }
+            });
+            work.setDaemon(false); // it goes on when the container has stopped
+            work.start();
+        });
+        SERVLETS.put("async-twice", (q, r) -> {
+            AsyncContext later = q.startAsync();
+            text(r, 201, "made\n");
+            later.complete();
+            try {
+                later.complete();
+            } catch (IllegalStateException right) {
+                count("refused-twice");
+            }
+        });
         SERVLETS.put("async-after-time", (q, r) -> {
             AsyncContext later = q.startAsync();
             later.setTimeout(200);
@@ -456,8 +694,10 @@ public final class Days {
                     more.put(name, Long.valueOf(q.getParameter(name)));
                 }
             }
+            Calls here = q.getParameter("at") == null ? calls
+                    : new Calls(new Once.Options().serve(q.getParameter("at")));
             try {
-                byte[] result = calls.call("charge", key, q.getParameter("print"), more,
+                byte[] result = here.call("charge", key, q.getParameter("print"), more,
                         () -> work(what, key));
                 text(r, 200, new String(result));
             } catch (Calls.NoResult none) {
@@ -467,6 +707,92 @@ public final class Days {
                 text(r, 500, wrong.getClass().getSimpleName());
             }
             Thread.interrupted();
+        });
+    }
+
+    // ---- What is wrong -------------------------------------------------------------------------
+
+    static {
+        SERVLETS.put("bad-route", (q, r) -> {
+            try {
+                new Once(options(serve, token).route(Map.of(q.getParameter("name"), "x")))
+                        .init(null);
+                text(r, 200, "taken");
+            } catch (ServletException right) {
+                text(r, 500, right.getMessage());
+            }
+        });
+        SERVLETS.put("bad-call", (q, r) -> {
+            try {
+                calls.call(q.getParameter("group"), q.getParameter("key"),
+                        q.getParameter("print"), () -> work("ok", "bad"));
+                text(r, 200, "taken");
+            } catch (IllegalArgumentException right) {
+                text(r, 500, right.getMessage());
+            }
+        });
+    }
+
+    // ---- What others do with a body before -----------------------------------------------------
+
+    /** X-Take says how. */
+    private static void take(HttpServletRequest q, HttpServletResponse r, FilterChain chain)
+            throws IOException, ServletException {
+        String how = q.getHeader("X-Take");
+        HttpServletRequest next = q;
+        switch (how == null ? "parameter" : how) {
+            case "parameter" -> q.getParameter("a");
+            case "stream" -> q.getInputStream().readAllBytes();
+            case "peek" -> q.getInputStream().readNBytes(3);
+            case "reader" -> q.getReader().lines().count();
+            case "peek-reader" -> q.getReader().read();
+            case "parts" -> q.getParts();
+            case "look" -> q.getInputStream().isReady();
+            case "restore" -> next = restored(q);
+            default -> {
+                if (q.getDispatcherType() == DispatcherType.REQUEST) {
+                    readThenDispatch(q, how.equals("listener"));
+                    return;
+                }
+            }
+        }
+        chain.doFilter(next, r);
+    }
+
+    private static HttpServletRequest restored(HttpServletRequest q) throws IOException {
+        ByteArrayInputStream all = new ByteArrayInputStream(q.getInputStream().readAllBytes());
+        return new HttpServletRequestWrapper(q) {
+            @Override public ServletInputStream getInputStream() {
+                return new ServletInputStream() {
+                    @Override public int read() { return all.read(); }
+
+                    @Override public boolean isFinished() { return all.available() == 0; }
+
+                    @Override public boolean isReady() { return true; }
+
+                    @Override public void setReadListener(ReadListener l) { }
+                };
+            }
+        };
+    }
+
+    private static void readThenDispatch(HttpServletRequest q, boolean reads) throws IOException {
+        AsyncContext later = q.startAsync();
+        if (!reads) {
+            later.start(later::dispatch);
+            return;
+        }
+        ServletInputStream in = q.getInputStream();
+        in.setReadListener(new ReadListener() {
+            @Override public void onDataAvailable() throws IOException {
+                while (in.isReady() && in.read() >= 0) {
+                    continue;
+                }
+            }
+
+            @Override public void onAllDataRead() { later.dispatch(); }
+
+            @Override public void onError(Throwable wrong) { later.complete(); }
         });
     }
 
@@ -521,22 +847,30 @@ public final class Days {
         return new Once.Options().serve(serve).tokenFile(tokenFile)
                 .scope(q -> q.getHeader("X-User") == null ? "ann"
                         : q.getHeader("X-User").equals("half") ? "\ud800"
+                        : q.getHeader("X-User").equals("none") ? null
+                        : q.getHeader("X-User").equals("empty") ? ""
+                        : q.getHeader("X-User").equals("blank") ? " \t"
                         : q.getHeader("X-User").equals("pair") ? "\ud83d\ude00"
                         : q.getHeader("X-User"));
     }
 
     public static void main(String[] args) throws Exception {
-        String token = args.length > 2 ? args[2] : null;
+        serve = args[0];
+        token = args.length > 2 ? args[2] : null;
         calls = new Calls(options(args[0], token));
+        boolean later = System.getenv("DAYS_LATER") != null;
         Tomcat tomcat = new Tomcat();
         tomcat.setBaseDir(args[1]);
         Connector c = new Connector();
         c.setProperty("address", "127.0.0.1");
         c.setProperty("maxThreads", "300");
         c.setPort(0);
+        c.addUpgradeProtocol(new Http2Protocol());
         tomcat.setConnector(c);
         StandardContext context = (StandardContext) tomcat.addContext("", args[1]);
         context.setAllowCasualMultipartParsing(true);
+        context.addLocaleEncodingMappingParameter("ja", "Shift_JIS");
+        context.setSuspendWrappedResponseAfterForward(later); // as Tomcat 11 does
         Tomcat.addServlet(context, "all", new Dispatch()).setAsyncSupported(true);
         context.addServletMapping("/", "all");
         add(context, "outer", (q, r, chain) -> {
@@ -544,11 +878,36 @@ public final class Days {
             ((HttpServletResponse) r).setHeader("X-Both", "outer");
             chain.doFilter(q, r);
         }, "/outer/*", DispatcherType.REQUEST);
-        add(context, "taker", (q, r, chain) -> {
-            q.getParameter("a");
-            chain.doFilter(q, r);
-        }, "/taken/*", DispatcherType.REQUEST);
         DispatcherType[] both = {DispatcherType.REQUEST, DispatcherType.ASYNC};
+        for (String path : List.of("/taken/*", "/taken-print/*", "/taken-form/*")) {
+            add(context, "taker" + path, (q, r, chain) -> take((HttpServletRequest) q,
+                    (HttpServletResponse) r, chain), path, both);
+        }
+        add(context, "taken-print", new Once(options(serve, token).fingerprint(
+                q -> q.getHeader("X-Print"))), "/taken-print/*", both);
+        add(context, "taken-form", new Once(options(serve, token).fingerprint(
+                Days::parameters)), "/taken-form/*", both);
+        add(context, "left", (q, r, chain) -> {
+            chain.doFilter(q, r);
+            if (q.isAsyncStarted()) {
+                ((AsyncContextImpl) q.getAsyncContext()).setErrorState(
+                        new IOException("the client has left"), true);
+            }
+        }, "/left/*", DispatcherType.REQUEST);
+        add(context, "left-once", new Once(options(serve, token)), "/left/*", both);
+        add(context, "inner-once", new Once(options(serve, token)), "/inner/*", both);
+        add(context, "inner", (q, r, chain) -> {
+            try {
+                chain.doFilter(q, r);
+            } catch (IOException | RuntimeException wrong) {
+                caught((HttpServletRequest) q, (HttpServletResponse) r, wrong);
+            }
+        }, "/inner/*", both);
+        add(context, "said", new Once(options(serve, token).key(q -> q.getHeader("X-Key"))
+                .fingerprint(q -> q.getHeader("X-Print")).label(q -> q.getHeader("X-Label"))),
+                "/said/*", both);
+        add(context, "lease", new Once(options(serve, token).route(
+                Map.of("lease", "3s", "run", "3s"))), "/lease/*", both);
         Once plain = new Once(options(args[0], token));
         add(context, "g", plain, "/g/*", DispatcherType.values());
         add(context, "twice", plain, "/g/*", DispatcherType.values());
@@ -569,6 +928,13 @@ public final class Days {
         Path port = Path.of(args[1], "port.new");
         Files.writeString(port, String.valueOf(tomcat.getConnector().getLocalPort()));
         Files.move(port, Path.of(args[1], "port"));
+        sun.misc.Signal.handle(new sun.misc.Signal("TERM"), s -> new Thread(() -> {
+            try {
+                tomcat.stop();
+            } catch (org.apache.catalina.LifecycleException wrong) {
+                throw new IllegalStateException(wrong);
+            }
+        }).start());
         tomcat.getServer().await();
     }
 }

@@ -106,8 +106,11 @@ public final class Service {
     }
 
     private static Function<HttpServletRequest, String> expand(String template) {
-        return q -> VARIABLE.matcher(template).replaceAll(m -> Matcher.quoteReplacement(
-                valueOf(q, m.group(1))));
+        return q -> {
+            String text = VARIABLE.matcher(template).replaceAll(m -> Matcher.quoteReplacement(
+                    valueOf(q, m.group(1))));
+            return text.isEmpty() ? null : text; // a variable that is empty says nothing
+        };
     }
 
     private static String valueOf(HttpServletRequest q, String name) {

@@ -69,7 +69,7 @@ record Answer(int status, List<?> lines, byte[] body, boolean own) {
     }
 
     /** A value as containers send it. A name that cannot be is refused by the server. */
-    private static String clean(String text) {
+    static String clean(String text) {
         StringBuilder out = new StringBuilder(text);
         for (int i = 0; i < out.length(); i++) {
             char c = out.charAt(i);

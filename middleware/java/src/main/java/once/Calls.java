@@ -64,10 +64,18 @@ public final class Calls {
      *  NotApplied: then the key is free. */
     public byte[] call(String group, String key, String fingerprint, Map<String, ?> more,
             Callable<byte[]> work) throws Exception {
+        if (group == null || group.isBlank() || key == null || key.isBlank()
+                || fingerprint == null) {
+            throw new IllegalArgumentException("once: nothing was run: group \"" + group
+                    + "\" and key \"" + key + "\" must be texts that are not blank, and the"
+                    + " fingerprint a text" + (fingerprint == null ? ": it is null" : ""));
+        }
         Map<String, Object> what = new HashMap<>(more);
         String id = Server.newId();
         what.putAll(Map.of("id", id, "group", group, "key", key, "fingerprint", fingerprint));
-        Server.Told told = server.repeat("call/begin", what, Answer.NONE, Once.BEGIN_MS);
+        Server.Told told = server.repeat("call/begin", what, Answer.NONE, Once.BEGIN_MS,
+                Server.after(Once.ANSWER_MS + (more.get("wait_ms") instanceof Number wait
+                        ? Math.min(Math.max(wait.longValue(), 0), Server.LONG) : 0)));
         if (told == null) {
             server.abandon(id);
         }
@@ -81,16 +89,17 @@ public final class Calls {
             byte[] given = work.call();
             result = given == null ? Answer.NONE : given; // as each repeat gets it
         } catch (NotApplied nothing) {
-            tell("abandon", what, Answer.NONE);
+            tell("abandon", what, Answer.NONE, until(what));
             throw nothing;
         } catch (Throwable wrong) {
-            tell("broken", what, Answer.NONE);
+            tell("broken", what, Answer.NONE, until(what));
             throw wrong;
         }
         what.put("kind", "success");
-        told = tell("call/end", what, result);
+        long until = until(what);
+        told = tell("call/end", what, result, until);
         if (told != null && told.code() == 422) { // it cannot be carried
-            tell("broken", what, Answer.NONE);
+            tell("broken", what, Answer.NONE, until);
         }
         if (told == null || told.code() != 200) {
             throw new NoResult("indeterminate", null);
@@ -98,13 +107,17 @@ public final class Calls {
         return told.does("none") ? result : result(told);
     }
 
-    private Server.Told tell(String path, Map<String, Object> what, byte[] body) {
-        Object lease = what.get("lease_ms");
-        Server.Told told = server.repeat(path, what, body,
-                lease == null ? LEASE_MS : ((Number) lease).longValue());
-        if (told == null || told.code() != 200) {
-            server.log.log(Level.ERROR, "once: " + path + ": "
-                    + (told == null ? "no answer" : told.text("text")));
+    /** As long as the lease, from now. */
+    private static long until(Map<String, Object> what) {
+        return Server.after(what.get("lease_ms") instanceof Number lease
+                ? Math.min(lease.longValue(), Server.LONG) : LEASE_MS);
+    }
+
+    private Server.Told tell(String path, Map<String, Object> what, byte[] body, long until) {
+        Server.Told told = server.repeat(path, what, body, Server.LONG, until);
+        if (told != null && told.code() != 200) {
+            server.log.log(Level.ERROR, "once: " + path + ": the server has refused it: "
+                    + told.text("text"));
         }
         return told;
     }

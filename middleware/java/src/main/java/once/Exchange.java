@@ -15,12 +15,15 @@ record Exchange(Server server, Object route, Server.Told run) {
         server.log.log(level, "once: " + text, wrong);
     }
 
-    private Server.Told tell(String path, Map<String, Object> what, byte[] body) {
+    /** As long as the lease, from the call. */
+    private long until() { return Server.after(run.number("lease_ms")); }
+
+    private Server.Told tell(String path, Map<String, Object> what, byte[] body, long until) {
         what.put("token", run.text("token"));
         what.put("route", route);
-        Server.Told told = server.repeat(path, what, body, run.number("lease_ms"));
+        Server.Told told = server.repeat(path, what, body, Server.LONG, until);
         if (told != null && told.code() != 200) {
-            log(Level.ERROR, path + ": " + told.text("text"), null);
+            log(Level.ERROR, path + ": the server has refused it: " + told.text("text"), null);
         }
         return told;
     }
@@ -31,9 +34,10 @@ record Exchange(Server server, Object route, Server.Told run) {
         if (body == null) {
             what.put("stream", true);
         }
-        Server.Told told = tell("end", what, body == null ? Answer.NONE : body);
-        if (told != null && told.code() == 422) { // it cannot be carried
-            return broken(502);
+        long until = until();
+        Server.Told told = tell("end", what, body == null ? Answer.NONE : body, until);
+        if (told != null && told.code() != 200) { // it cannot be carried
+            return broken(502, until);
         }
         if (told != null && told.does("own")) {
             return new Answer((int) told.number("status"), told.lines(),
@@ -44,8 +48,11 @@ record Exchange(Server server, Object route, Server.Told run) {
 
     /** The servlet ended without an answer: what it did is not known. Null: nobody guards it
      *  (a dry run), so it breaks as it would without Once. */
-    Answer broken(int status) {
-        Server.Told told = tell("broken", new HashMap<>(Map.of("status", status)), Answer.NONE);
+    Answer broken(int status) { return broken(status, until()); }
+
+    private Answer broken(int status, long until) {
+        Server.Told told = tell("broken", new HashMap<>(Map.of("status", status)), Answer.NONE,
+                until);
         if (told == null || told.code() != 200) {
             return Answer.UNKNOWN;
         }

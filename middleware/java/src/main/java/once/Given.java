@@ -11,6 +11,7 @@ import jakarta.servlet.ServletResponse;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletRequestWrapper;
 import jakarta.servlet.http.HttpServletResponse;
+import jakarta.servlet.http.HttpSession;
 import jakarta.servlet.http.HttpUpgradeHandler;
 import jakarta.servlet.http.Part;
 import jakarta.servlet.http.PushBuilder;
@@ -37,10 +38,11 @@ import java.util.TreeMap;
  */
 final class Given extends HttpServletRequestWrapper {
     static final int PIECES_MAX = 10_000; // parameters of a form, or its parts
-    private final byte[] body;
+    private final byte[] body; // null: it was read before, and the container has what is left
     private final ServletInputStream rest; // of a body that is too long to be guarded, or null
     private final ServletResponse response;
-    private final Later later; // null: it is not guarded
+    private final Held held; // null: it is not guarded
+    private final Later later;
     private final Map<String, String> lines = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
     private In in;
     private BufferedReader reader;
@@ -53,8 +55,9 @@ final class Given extends HttpServletRequestWrapper {
         this.rest = rest;
         response = r;
         Once.INTERNAL.forEach(name -> lines.put(name, null));
-        later = r instanceof Held held ? new Later(held) : null;
-        if (r instanceof Held held) {
+        held = r instanceof Held it ? it : null;
+        later = held == null ? null : new Later(held);
+        if (held != null) {
             held.later = later;
             lines.put("Idempotency-Attempt", String.valueOf(held.x.run().number("attempt")));
             lines.put("Idempotency-Record", held.x.run().text("record"));
@@ -86,7 +89,8 @@ final class Given extends HttpServletRequestWrapper {
 
     /** Of a body that came in chunks, too. */
     @Override public long getContentLengthLong() {
-        return rest == null && body.length > 0 ? body.length : super.getContentLengthLong();
+        return rest == null && body != null && body.length > 0 ? body.length
+                : super.getContentLengthLong();
     }
 
     @Override public int getContentLength() {
@@ -94,8 +98,10 @@ final class Given extends HttpServletRequestWrapper {
         return length > Integer.MAX_VALUE ? -1 : (int) length;
     }
 
-    @Override public ServletInputStream getInputStream() {
-        if (reader != null) {
+    @Override public ServletInputStream getInputStream() throws IOException {
+        if (body == null) {
+            return super.getInputStream();
+        } else if (reader != null) {
             throw new IllegalStateException("getReader() was called");
         }
         in = in == null ? new In() : in;
@@ -103,7 +109,9 @@ final class Given extends HttpServletRequestWrapper {
     }
 
     @Override public BufferedReader getReader() throws IOException {
-        if (reader == null && in != null) {
+        if (body == null) {
+            return super.getReader();
+        } else if (reader == null && in != null) {
             throw new IllegalStateException("getInputStream() was called");
         }
         if (reader == null) {
@@ -127,7 +135,9 @@ final class Given extends HttpServletRequestWrapper {
     }
 
     @Override public Map<String, String[]> getParameterMap() {
-        if (parameters == null) {
+        if (body == null) {
+            return super.getParameterMap();
+        } else if (parameters == null) {
             Map<String, List<String>> all = new LinkedHashMap<>();
             super.getParameterMap().forEach(
                     (name, values) -> all.put(name, new ArrayList<>(List.of(values))));
@@ -206,14 +216,16 @@ final class Given extends HttpServletRequestWrapper {
         return pieces;
     }
 
-    @Override public Collection<Part> getParts() throws ServletException {
-        if (!is("multipart/form-data")) {
+    @Override public Collection<Part> getParts() throws IOException, ServletException {
+        if (body == null) {
+            return super.getParts();
+        } else if (!is("multipart/form-data")) {
             throw new ServletException("no multipart/form-data");
         }
         return List.copyOf(pieces());
     }
 
-    @Override public Part getPart(String name) throws ServletException {
+    @Override public Part getPart(String name) throws IOException, ServletException {
         return getParts().stream().filter(p -> p.getName().equals(name)).findFirst()
                 .orElse(null);
     }
@@ -223,7 +235,7 @@ final class Given extends HttpServletRequestWrapper {
 
     @Override public AsyncContext startAsync(ServletRequest q, ServletResponse r) {
         AsyncContext real = super.startAsync(q, r);
-        return later == null ? real : later.start(real);
+        return later == null ? real : later.start(real, q, r);
     }
 
     @Override public AsyncContext getAsyncContext() {
@@ -241,6 +253,74 @@ final class Given extends HttpServletRequestWrapper {
 
     @Override public PushBuilder newPushBuilder() {
         return later != null ? null : super.newPushBuilder();
+    }
+
+    // The container adds the cookie of a session to its own response: never to another answer.
+
+    private interface Change<T> {
+        T make() throws ServletException;
+    }
+
+    private <T> T whileOpen(Change<T> change) throws ServletException {
+        if (held == null) {
+            return change.make();
+        }
+        held.lock.lock();
+        try {
+            if (held.told) {
+                throw new IllegalStateException("once: the answer was told before");
+            }
+            return change.make();
+        } finally {
+            held.lock.unlock();
+        }
+    }
+
+    @Override public HttpSession getSession() { return getSession(true); }
+
+    @Override public HttpSession getSession(boolean create) {
+        HttpSession old = super.getSession(false);
+        try {
+            return old != null || !create ? old : whileOpen(() -> super.getSession(true));
+        } catch (ServletException never) {
+            throw new IllegalStateException(never);
+        }
+    }
+
+    @Override public String changeSessionId() {
+        try {
+            return whileOpen(super::changeSessionId);
+        } catch (ServletException never) {
+            throw new IllegalStateException(never);
+        }
+    }
+
+    @Override public void login(String user, String password) throws ServletException {
+        whileOpen(() -> {
+            super.login(user, password);
+            return null;
+        });
+    }
+
+    // Tomcat sends the file that an attribute names after all filters, around what is held.
+
+    private boolean isSendfile(String name) {
+        return held != null && name.startsWith("org.apache.tomcat.sendfile.");
+    }
+
+    @Override public Object getAttribute(String name) {
+        return isSendfile(name) ? null : super.getAttribute(name);
+    }
+
+    @Override public void setAttribute(String name, Object value) {
+        if (isSendfile(name)) {
+            throw new IllegalStateException("once: " + name + " would send around what is held;"
+                    + " write the file to the response");
+        }
+        if (held != null && value instanceof Throwable wrong) {
+            held.see(name, wrong);
+        }
+        super.setAttribute(name, value);
     }
 
     private final class In extends ServletInputStream {

@@ -31,11 +31,18 @@ final class Later implements AsyncContext, AsyncListener {
     volatile AsyncContext real;
     volatile boolean started; // in the dispatch that runs now
     volatile boolean ended; // completed or dispatched
+    private volatile boolean gone; // the container has given the response up, and the work goes on
+    private volatile long since;
+    private volatile ServletRequest q;
+    private volatile ServletResponse r;
 
     Later(Held held) { this.held = held; }
 
-    AsyncContext start(AsyncContext real) {
+    AsyncContext start(AsyncContext real, ServletRequest q, ServletResponse r) {
         this.real = real;
+        this.q = q;
+        this.r = r;
+        since = System.nanoTime();
         ended = false;
         started = true;
         real.addListener(this);
@@ -52,10 +59,26 @@ final class Later implements AsyncContext, AsyncListener {
         }
     }
 
-    private void broke(Throwable wrong, int code) throws IOException {
+    void broke(Throwable wrong, int code) throws IOException {
         held.lock.lock(); // another thread may be completing it now
         try {
-            if (!ended && held.broke(wrong, code)) {
+            if (gone && !ended) {
+                ended = true;
+                held.tell(false);
+            } else if (!ended && held.broke(wrong, code)) {
+                ended = true;
+                real.complete();
+            }
+        } finally {
+            held.lock.unlock();
+        }
+    }
+
+    /** The dispatch that has started this has thrown, and its client has an answer. */
+    void finish() {
+        held.lock.lock();
+        try {
+            if (started && !ended) {
                 ended = true;
                 real.complete();
             }
@@ -74,12 +97,46 @@ final class Later implements AsyncContext, AsyncListener {
         return ended;
     }
 
+    /** Containers that stop say so by this event, too: then the time is not over. */
+    private boolean isStop() {
+        long ms = (System.nanoTime() - since) / 1_000_000;
+        return real.getTimeout() <= 0 || ms + 100 < real.getTimeout();
+    }
+
+    /** The work goes on, and hears nothing of it: what it will have done is told when it ends. */
+    private void leave(String why, boolean isStop) throws IOException {
+        held.lock.lock();
+        try {
+            if (!ended && !held.told) {
+                gone = true;
+                held.deaf = Thread.currentThread();
+                held.x.log(Level.WARNING, why + "; the outcome is told when the servlet ends",
+                        null);
+                if (isStop) {
+                    held.stop();
+                    real.complete();
+                }
+            }
+        } finally {
+            held.lock.unlock();
+        }
+    }
+
     @Override public void onTimeout(AsyncEvent event) throws IOException {
+        if (isStop() && !ended && !held.told) {
+            leave("the container stops", true);
+            return;
+        }
         fire(event, AsyncListener::onTimeout);
         broke(new TimeoutException("the asynchronous answer did not come"), 504);
     }
 
+    /** What the work throws comes by other ways: see isOver(), and Once.run(). */
     @Override public void onError(AsyncEvent event) throws IOException {
+        if (event.getThrowable() instanceof IOException && !ended && !held.told) {
+            leave("the client has left", false);
+            return;
+        }
         fire(event, AsyncListener::onError);
         broke(event.getThrowable(), Exchange.isTimeout(event.getThrowable()) ? 504 : 502);
     }
@@ -98,7 +155,10 @@ final class Later implements AsyncContext, AsyncListener {
     }
 
     @Override public void onComplete(AsyncEvent event) {
-        if (!held.told) {
+        held.deaf = null;
+        if (gone && !ended) {
+            return; // the work's listeners hear of it when the work has completed
+        } else if (!held.told) {
             held.told = true;
             held.x.log(Level.ERROR, "nobody saw the answer: is the filter mapped for ASYNC?",
                     null);
@@ -108,13 +168,24 @@ final class Later implements AsyncContext, AsyncListener {
     }
 
     /** Either the servlet ends this, or a time-out does. */
-    private void end(Runnable how) {
+    private void end(Runnable how, boolean isWhole) {
         held.lock.lock();
         try {
+            if (ended) { // the container may have given its context to another request
+                throw new IllegalStateException("once: this was completed or dispatched before,"
+                        + " or its time was over");
+            }
             ended = true;
-            how.run();
+            if (gone) { // nobody is left to dispatch to
+                held.tell(isWhole);
+            } else {
+                how.run();
+            }
         } finally {
             held.lock.unlock();
+        }
+        if (gone) {
+            fire(new AsyncEvent(this), AsyncListener::onComplete);
         }
     }
 
@@ -128,14 +199,14 @@ final class Later implements AsyncContext, AsyncListener {
         }
     }
 
-    @Override public void complete() { end(this::tellAndComplete); }
+    @Override public void complete() { end(this::tellAndComplete, true); }
 
-    @Override public void dispatch() { end(real::dispatch); }
+    @Override public void dispatch() { end(real::dispatch, false); }
 
-    @Override public void dispatch(String path) { end(() -> real.dispatch(path)); }
+    @Override public void dispatch(String path) { end(() -> real.dispatch(path), false); }
 
     @Override public void dispatch(ServletContext context, String path) {
-        end(() -> real.dispatch(context, path));
+        end(() -> real.dispatch(context, path), false);
     }
 
     @Override public void addListener(AsyncListener l) { addListener(l, null, null); }
@@ -161,9 +232,9 @@ final class Later implements AsyncContext, AsyncListener {
         });
     }
 
-    @Override public ServletRequest getRequest() { return real.getRequest(); }
+    @Override public ServletRequest getRequest() { return q; }
 
-    @Override public ServletResponse getResponse() { return real.getResponse(); }
+    @Override public ServletResponse getResponse() { return r; }
 
     @Override public boolean hasOriginalRequestAndResponse() {
         return real.hasOriginalRequestAndResponse();

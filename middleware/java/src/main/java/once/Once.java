@@ -4,6 +4,7 @@ package once;
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
 import jakarta.servlet.FilterChain;
+import jakarta.servlet.FilterConfig;
 import jakarta.servlet.ServletException;
 import jakarta.servlet.ServletInputStream;
 import jakarta.servlet.ServletRequest;
@@ -39,14 +40,15 @@ public final class Once implements Filter {
     static final List<String> INTERNAL = List.of("Idempotency-Attempt", "Idempotency-Outcome",
             "Idempotency-Probe", "Idempotency-Record", "Idempotency-Recorded-Status",
             "Idempotency-Status", "Idempotent-Replayed");
-    private static final int BODY_MAX = 1 << 20; // of a request that is guarded
+    static final long ANSWER_MS = 5000; // of each answer of the server, beside what it waits
+    static final String BROKEN = "once.broken"; // an attribute
     private static final String HELD = "once.Once"; // the attribute of a request that is guarded
 
     private final Server server;
     private final Map<String, Function<HttpServletRequest, String>> computed;
     private final Object route;
     private final boolean bypass;
-    private volatile int most; // 0: not known yet
+    private volatile Server.Told bounds; // null: not known yet
     private final String asked = HELD + "@" + Integer.toHexString(System.identityHashCode(this));
 
     /** Where the server is, and what a request means. The members are named as the directives. */
@@ -59,7 +61,8 @@ public final class Once implements Filter {
         private boolean bypass;
         System.Logger log = System.getLogger("once");
 
-        /** Who has authenticated, or "": 401. Callers of one scope can get each other's answers. */
+        /** Who has authenticated, or null: 401. Callers of one scope can get each other's
+         *  answers. */
         public Options scope(Function<HttpServletRequest, String> of) {
             return compute("scope", of);
         }
@@ -124,11 +127,14 @@ public final class Once implements Filter {
         if (o.bypass && !("takeover".equals(given.get("lost"))
                 && "bypass".equals(given.get("store_failure")))) {
             throw new IllegalArgumentException(
-                    "bypass needs lost=takeover and store_failure=bypass");
+                    "once: bypass needs the route's members \"lost\": \"takeover\" and"
+                    + " \"store_failure\": \"bypass\"");
         }
         if (!o.computed.containsKey("scope") && o.route instanceof Map
                 && !"off".equals(given.get("scope"))) {
-            throw new IllegalArgumentException("scope: who is the caller? Or \"scope\": \"off\"");
+            throw new IllegalArgumentException("once: there is no scope: give a function"
+                    + " of the request that says who has authenticated, or the route's member"
+                    + " \"scope\": \"off\"");
         }
         server = new Server(o);
         computed = Map.copyOf(o.computed);
@@ -136,7 +142,23 @@ public final class Once implements Filter {
         bypass = o.bypass;
     }
 
+    /** A route that cannot be is an error when the service starts, if the server is there. */
+    @Override public void init(FilterConfig config) throws ServletException {
+        Server.Told told = bounds(0);
+        if (told != null && told.code() == 422) {
+            throw new ServletException("once: the server refuses this filter's route "
+                    + Json.write(route) + ": " + told.text("text"));
+        }
+    }
+
     @Override public void destroy() { server.closeIdle(); }
+
+    /** An exception that was answered for inside the guard, where no attribute of the request says
+     *  so: what the servlet did is unknown, whatever it answers. */
+    public static void broken(ServletRequest q, Throwable wrong) {
+        q.setAttribute(BROKEN, wrong != null ? wrong
+                : new IllegalStateException("Once.broken() was called"));
+    }
 
     @Override public void doFilter(ServletRequest q, ServletResponse r, FilterChain chain)
             throws IOException, ServletException {
@@ -145,7 +167,8 @@ public final class Once implements Filter {
         if (held instanceof Held it && type == DispatcherType.ASYNC) {
             run(it, q, r, chain);
         } else if (held == null && q.getAttribute(asked) == null
-                && (type == DispatcherType.REQUEST || type == DispatcherType.FORWARD)
+                && (type == DispatcherType.REQUEST || type == DispatcherType.FORWARD
+                        || type == DispatcherType.ASYNC) // of a filter before this one
                 && q instanceof HttpServletRequest request
                 && r instanceof HttpServletResponse response) {
             q.setAttribute(asked, true); // a request that is forwarded comes again
@@ -155,37 +178,76 @@ public final class Once implements Filter {
         }
     }
 
-    /** How much of a body is read: the server knows its routes. */
-    private int limit() {
-        if (most == 0) {
-            Server.Told told = server.repeat("route", new HashMap<>(Map.of("route", route)),
-                    Answer.NONE, 0);
-            if (told == null || told.code() != 200) {
-                return BODY_MAX;
-            }
-            most = (int) told.number("max_request");
+    /** What the server knows of the route. Null: it is away. */
+    private Server.Told bounds(long ms) {
+        Server.Told told = bounds;
+        if (told == null) {
+            told = server.repeat("route", new HashMap<>(Map.of("route", route)), Answer.NONE, ms,
+                    Server.after(ANSWER_MS));
+            told = told != null && told.code() == 200 && told.number("max_request") == 0 ? null
+                    : told;
+            bounds = told != null && told.code() == 200 ? told : null;
         }
-        return most;
+        return told;
+    }
+
+    /** Nothing is claimed, and the servlet does not run. */
+    private void refuse(HttpServletRequest q, HttpServletResponse r, String why)
+            throws IOException {
+        server.log.log(Level.ERROR, "once: 500 for " + q.getMethod() + " " + q.getRequestURI()
+                + ", and nothing was run: " + why);
+        Answer.WRONG.send(r);
     }
 
     private void guard(HttpServletRequest q, HttpServletResponse r, FilterChain chain)
             throws IOException, ServletException {
-        int most = limit();
-        ServletInputStream in = q.getInputStream();
-        boolean taken = q.getHeader("Transfer-Encoding") != null && in.isFinished();
-        byte[] body = in.readNBytes(most + 1); // one more than is allowed is a 413
-        taken |= body.length < Math.min(q.getContentLengthLong(), most);
-        if (taken && !computed.containsKey("fingerprint")) {
-            // Without its body a request would be the same as others of its key.
-            server.log.log(Level.ERROR, "once: the body was read before");
-            Answer.WRONG.send(r);
-            return;
+        Server.Told bounds = bounds(BEGIN_MS);
+        if (bounds == null && bypass) {
+            chain.doFilter(new Given(q, null, null, r), r);
+        } else if (bounds == null || bounds.code() == 401) {
+            away(r, bounds);
+        } else if (bounds.code() != 200) {
+            refuse(q, r, "the route: " + bounds.text("text"));
+        } else {
+            guard(q, r, chain, bounds);
+        }
+    }
+
+    private void away(HttpServletResponse r, Server.Told told) throws IOException {
+        if (told != null) {
+            server.log.log(Level.ERROR, "once: the server refuses the token: " + told.text("text")
+                    + " Give the file of `once serve --token-file` as tokenFile.");
+        }
+        Answer.UNAVAILABLE.send(r);
+    }
+
+    private void guard(HttpServletRequest q, HttpServletResponse r, FilterChain chain,
+            Server.Told bounds) throws IOException, ServletException {
+        int most = (int) bounds.number("max_request");
+        ServletInputStream in = null;
+        byte[] body = Answer.NONE;
+        String taken;
+        try {
+            in = q.getInputStream();
+            boolean isOver = q.getHeader("Transfer-Encoding") != null && in.isFinished();
+            body = in.readNBytes(most + 1); // one more than is allowed is a 413
+            taken = taken(q, body.length, most, isOver);
+        } catch (IllegalStateException other) { // by getReader(), or without blocking
+            taken = "(" + other.getMessage() + ")";
         }
         ServletInputStream rest = body.length > most ? in : null;
         String id = Server.newId();
-        Server.Told told = server.repeat("begin", head(id, q, new Given(q, body, rest, r)), body,
-                BEGIN_MS);
+        Given again = given(q, body, rest, r, taken);
+        Map<String, Object> head = head(id, q);
+        String wrong = compute(head, again, taken);
+        if (wrong != null) {
+            refuse(q, r, wrong);
+            return;
+        }
+        Server.Told told = server.repeat("begin", head, body, BEGIN_MS,
+                Server.after(bounds.number("wait_ms") + ANSWER_MS));
         if (told == null || told.does("run") && rest != null) {
+            this.bounds = null; // another server may have other routes
             server.abandon(id);
         }
         if (told == null && bypass || told != null && told.does("pass")) {
@@ -193,23 +255,37 @@ public final class Once implements Filter {
                 told.lines().forEach(line -> r.addHeader((String) ((List<?>) line).get(0),
                         (String) ((List<?>) line).get(1)));
             }
-            chain.doFilter(new Given(q, body, rest, r), r);
+            chain.doFilter(given(q, body, rest, r, taken), r);
         } else if (told != null && told.does("run") && rest == null) {
-            Held held = new Held(new Exchange(server, route, told), r);
+            Held held = new Held(new Exchange(server, route, told), q, r);
             q.setAttribute(HELD, held);
-            run(held, new Given(q, body, null, held), held, chain);
+            run(held, given(q, body, null, held, taken), held, chain);
         } else if (told != null && told.does("send")) {
             Answer.of(told).send(r);
         } else if (told == null || told.code() == 401) {
-            Answer.UNAVAILABLE.send(r);
+            away(r, told);
         } else { // a wrong program; or its route takes more since a restart
-            server.log.log(Level.ERROR, "once: begin: " + (rest != null
-                    ? "the body is longer than this filter takes" : told.text("text")));
-            Answer.WRONG.send(r);
+            refuse(q, r, rest != null ? "the body is longer than this filter takes"
+                    : "the server refuses the begin: " + told.text("text"));
         }
     }
 
-    private Map<String, Object> head(String id, HttpServletRequest q, HttpServletRequest again) {
+    /** With the body that was read here; or, if another has read all of it, as that left it. */
+    private static Given given(HttpServletRequest q, byte[] body, ServletInputStream rest,
+            HttpServletResponse r, String taken) {
+        return new Given(q, taken != null && body.length == 0 ? null : body, rest, r);
+    }
+
+    /** Null: the body was not read before, as far as the container can say. */
+    private static String taken(HttpServletRequest q, int got, int most, boolean isOver) {
+        long length = q.getContentLengthLong();
+        long read = length >= 0 ? Math.min(length, most + 1L)
+                : Math.min(Container.bytesRead(q), most + 1L);
+        return got < read || isOver
+                ? "(" + got + (length >= 0 ? " of " + length : "") + " bytes were left)" : null;
+    }
+
+    private Map<String, Object> head(String id, HttpServletRequest q) {
         List<List<String>> lines = new ArrayList<>();
         Set<String> seen = new HashSet<>();
         for (String name : Collections.list(q.getHeaderNames())) {
@@ -217,17 +293,34 @@ public final class Once implements Filter {
                 q.getHeaders(name).asIterator().forEachRemaining(v -> lines.add(List.of(name, v)));
             }
         }
+        if (!seen.contains("host")) { // HTTP/2 has it as :authority, and containers as a name
+            boolean isUsual = q.getServerPort() == ("https".equals(q.getScheme()) ? 443 : 80);
+            lines.add(List.of("Host", q.getServerName()
+                    + (isUsual ? "" : ":" + q.getServerPort())));
+        }
         String query = q.getQueryString();
-        Map<String, Object> what = new HashMap<>(Map.of("id", id, "method", q.getMethod(), "target",
+        return new HashMap<>(Map.of("id", id, "method", q.getMethod(), "target",
                 q.getRequestURI() + (query == null ? "" : "?" + query), "headers", lines,
                 "route", route));
-        computed.forEach((name, of) -> {
-            String value = of.apply(again);
-            if (value != null) {
-                what.put(name, value);
+    }
+
+    /** What the program computes goes to the head. Not null: what is wrong. */
+    private String compute(Map<String, Object> head, HttpServletRequest again, String taken) {
+        for (Map.Entry<String, Function<HttpServletRequest, String>> each : computed.entrySet()) {
+            String value = each.getValue().apply(again);
+            if (value != null && value.isBlank()) {
+                return each.getKey() + " is \"" + value + "\": it must be a text that is not"
+                        + " blank, or null" + (each.getKey().equals("scope")
+                                ? " for a caller who has not authenticated (401)" : "");
+            } else if (value != null) {
+                head.put(each.getKey(), value);
             }
-        });
-        return what;
+        }
+        // Without its body a request would be the same as others of its key.
+        return taken == null || head.containsKey("fingerprint") ? null
+                : "the body was read before " + taken + ". Map this filter before the one that"
+                        + " calls getInputStream(), getReader(), getParameter() or getParts(), or"
+                        + " compute a fingerprint";
     }
 
     /** One dispatch of a servlet that is guarded: the first, or one that it asked for later. */
@@ -240,10 +333,7 @@ public final class Once implements Filter {
             if (!held.broke(wrong, Exchange.isTimeout(wrong) ? 504 : 502)) {
                 throw wrong;
             }
-            if (held.later.started && !held.later.ended) {
-                held.later.ended = true;
-                held.later.real.complete();
-            }
+            held.later.finish();
             return;
         }
         if (!held.later.started && !q.isAsyncStarted()) {

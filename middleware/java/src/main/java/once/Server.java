@@ -6,10 +6,13 @@ import java.io.IOException;
 import java.lang.System.Logger.Level;
 import java.net.InetSocketAddress;
 import java.net.SocketAddress;
+import java.net.SocketTimeoutException;
+import java.net.StandardProtocolFamily;
 import java.net.StandardSocketOptions;
 import java.net.URI;
 import java.net.UnixDomainSocketAddress;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedChannelException;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -32,10 +35,11 @@ import java.util.regex.Pattern;
  * on a connection. It repeats a call that got no answer, and takes no silence for a no.
  */
 final class Server {
-    private static final long WAIT_MS = 620_000; // how long an answer may take: in_flight has 600 s
+    static final long LONG = 100_000_000; // ms: a day and more, until the deadline counts alone
     private static final int IDLE_MAX = 64; // connections without work; others have no bound
     private static final int HEADER_MAX = 8192; // of an answer, without its message
     private static final int PART = 1 << 16;
+    private static final long ABANDON_MS = 1000; // it counts when the server reads it, however late
     private static final SecureRandom RANDOM = new SecureRandom();
     private static final Pattern LENGTH = Pattern.compile("\r\ncontent-length: *(\\d+)",
             Pattern.CASE_INSENSITIVE);
@@ -53,6 +57,7 @@ final class Server {
     }
 
     final System.Logger log;
+    private final String name; // of the server, as the program says it
     private final SocketAddress where;
     private final String bearer;
     private final LinkedBlockingDeque<SocketChannel> idle = new LinkedBlockingDeque<>(IDLE_MAX);
@@ -74,6 +79,7 @@ final class Server {
 
     Server(Once.Options o) {
         log = o.log;
+        name = o.serve;
         if (o.serve.startsWith("unix:")) {
             where = UnixDomainSocketAddress.of(o.serve.substring(5));
         } else {
@@ -85,26 +91,48 @@ final class Server {
                     + Files.readString(Path.of(o.tokenFile)).lines().findFirst().orElse("").trim()
                     + "\r\n";
         } catch (IOException wrong) {
-            throw new IllegalArgumentException("tokenFile cannot be read", wrong);
+            throw new IllegalArgumentException("once: tokenFile " + o.tokenFile
+                    + " cannot be read: " + wrong + "; it has the token of `once serve"
+                    + " --token-file` as its first line", wrong);
         }
     }
 
-    private Told ask(String path, Map<String, ?> what, byte[] body) throws IOException {
+    /** A point of the clock that nobody sets. */
+    static long after(long ms) { return System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms); }
+
+    private static long msTo(long until) {
+        return TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime());
+    }
+
+    private Told ask(String path, Map<String, ?> what, byte[] body, long until)
+            throws IOException {
         byte[] line = (Json.write(what) + "\n").getBytes(StandardCharsets.UTF_8);
         String start = "POST /v1/" + path + " HTTP/1.1\r\nHost: once\r\n" + bearer
                 + "Content-Type: application/vnd.once\r\nContent-Length: "
                 + (line.length + (long) body.length) + "\r\n\r\n";
         SocketChannel free = idle.pollFirst();
-        SocketChannel channel = free != null ? free : SocketChannel.open(where);
+        SocketChannel channel = free != null ? free
+                : where instanceof InetSocketAddress ? SocketChannel.open()
+                : SocketChannel.open(StandardProtocolFamily.UNIX);
+        // Channels have no time-out; one that is closed ends what waits for it, a connect, too.
+        Future<?> late = CLOCK.schedule(() -> close(channel), Math.max(msTo(until), 1),
+                TimeUnit.MILLISECONDS);
         boolean whole = false;
         try {
+            if (free == null) {
+                channel.connect(where);
+            }
             if (free == null && where instanceof InetSocketAddress) {
                 channel.setOption(StandardSocketOptions.TCP_NODELAY, true);
             }
             Told told = exchange(channel, start.getBytes(StandardCharsets.ISO_8859_1), line, body);
-            whole = true;
+            whole = late.cancel(false);
             return told;
+        } catch (ClosedChannelException closed) {
+            throw msTo(until) > 0 ? closed
+                    : new SocketTimeoutException("no answer before the deadline");
         } finally {
+            late.cancel(false);
             if (!whole || !idle.offerFirst(channel)) {
                 close(channel);
             }
@@ -115,15 +143,10 @@ final class Server {
     }
 
     private static Told exchange(SocketChannel channel, byte[]... parts) throws IOException {
-        Future<?> late = CLOCK.schedule(() -> close(channel), WAIT_MS, TimeUnit.MILLISECONDS);
-        try {
-            for (byte[] part : parts) {
-                write(channel, part);
-            }
-            return read(channel);
-        } finally {
-            late.cancel(false);
+        for (byte[] part : parts) {
+            write(channel, part);
         }
+        return read(channel);
     }
 
     void closeIdle() {
@@ -181,27 +204,34 @@ final class Server {
                 Arrays.copyOfRange(data, feed + 1, data.length));
     }
 
-    /** Every call may be repeated. Null: the server is away, for so long since that was seen. An
-     *  interrupt is kept for later,
-     *  since it would close the connection of this call and of the next. */
-    Told repeat(String path, Map<String, Object> what, byte[] body, long ms) {
-        long until = 0;
+    /** Every call may be repeated: for so long from its first failure, and never after `until`.
+     *  Null: the server is away. An interrupt is kept for later, since it would close the
+     *  connection of this call and of the next. */
+    Told repeat(String path, Map<String, Object> what, byte[] body, long ms, long until) {
+        long last = until;
+        boolean failed = false;
         boolean interrupted = false;
         try {
             for (long pause = 50;; pause = Math.min(2 * pause, 1000)) {
                 interrupted |= Thread.interrupted();
+                String said;
                 try {
-                    Told told = ask(path, what, body);
+                    Told told = ask(path, what, body, until);
                     if (told.code != 503) {
                         return told;
                     }
+                    said = told.text("text");
                 } catch (IOException | RuntimeException | VirtualMachineError wrong) {
-                    log.log(Level.WARNING, "once: " + path + ": " + wrong);
+                    said = wrong.toString();
                 }
                 interrupted |= Thread.interrupted();
-                until = until != 0 ? until
-                        : System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
-                if (System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(pause) - until > 0) {
+                last = failed || msTo(until) < ms ? last : after(ms);
+                boolean isLast = msTo(last) < pause;
+                if (!failed || isLast) {
+                    say(path, said, isLast);
+                }
+                failed = true;
+                if (isLast) {
                     return null;
                 }
                 try {
@@ -220,6 +250,12 @@ final class Server {
         }
     }
 
+    private void say(String path, String said, boolean isLast) {
+        log.log(Level.WARNING, "once: POST /v1/" + path + " to " + name + ": " + said
+                + (isLast ? ". It is given up: see whether `once serve` runs and answers there,"
+                        + " and whether this user may open it" : ". It is tried again"));
+    }
+
     static String newId() {
         byte[] id = new byte[16];
         RANDOM.nextBytes(id);
@@ -227,6 +263,6 @@ final class Server {
     }
 
     void abandon(String id) {
-        repeat("abandon", new HashMap<>(Map.of("id", id)), Answer.NONE, 0);
+        repeat("abandon", new HashMap<>(Map.of("id", id)), Answer.NONE, 0, after(ABANDON_MS));
     }
 }
