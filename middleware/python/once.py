@@ -524,7 +524,7 @@ class _Exchange:
         LOG.error("once: %s was answered with %d: what the handler did is not "
                   "known", type(self.wrong).__name__, status)
         told = yield from self.broke(self.wrong)
-        return told or Answer(status, lines, body)
+        return told or Answer(status, lines, body, True)
 
 
 def _status_of(wrong: Optional[BaseException]) -> int:
@@ -1295,19 +1295,24 @@ class _Answering:
             raise _Unwanted()
 
     async def _told(self, long: bool, more: bool) -> None:
+        lengths = [h for h in self.lines if h[0].lower() == "content-length"]
         if self.x.is_broken(self.lines):
             steps = self.x.answered(self.status, self.lines, self.body)
+        elif long and not more and lengths and \
+                lengths[0][1] != str(len(self.body)):
+            steps = self.x.broken(502)  # the server sees no length of a stream
         else:
             steps = self.x.end(self.status, self.lines,
                                None if long else self.body)
         told = await _adrive(steps, self.guard.server)
+        if told is None:
+            told = Answer(self.status, self.lines, self.body, True)
         if told.own and long:
             told = told._replace(body=self.body)
         stream = told.own and more
         self.state = "stream" if stream else "over"
         self.told.set()
-        await self.guard._send(told, self.send, stream, [
-            h for h in self.lines if h[0].lower() == "content-length"])
+        await self.guard._send(told, self.send, stream, lengths)
 
 
 def _adding(send: Callable, lines: list) -> Callable:

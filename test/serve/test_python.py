@@ -1081,9 +1081,10 @@ def test_what_cannot_be_carried_is_an_error(server, key, message):
 @pytest.mark.parametrize("messages", [
     [head(201, ("content-length", "9")), part(b"paid")],
     [head(201, ("content-length", "1")), part(b"paid")],
+    [head(201, ("content-length", "1")), part(b"x" * 2048)],
     [part(b"paid")], [head()], [head(), part(b"paid", True)],
     [head(), part("text")], [dict(head(), headers=[("a", "b")])], []],
-    ids=["short", "long", "no head", "no body", "no end", "str", "lines",
+    ids=["short", "long", "very long", "no head", "no body", "no end", "str", "lines",
          "nothing"])
 def test_an_answer_of_asgi_that_cannot_be_is_unknown(server, key, messages):
     async def handler(scope, receive, send):
@@ -1092,7 +1093,8 @@ def test_an_answer_of_asgi_that_cannot_be_is_unknown(server, key, messages):
             await send(message)
 
     async def main():
-        assert await twice(asgi(server, handler), key) == (UNKNOWN, LATER)
+        app = asgi(server, handler, route={"max_response": "1k"})
+        assert await twice(app, key) == (UNKNOWN, LATER)
     asyncio.run(main())
 
 
