@@ -68,9 +68,11 @@ class Outer:
             await self.app(scope, receive, send)
             return
         do, started = do_of(scope), []
-        if do.get("outer") == "peek":
+        # A part of a body without a length cannot be seen: the page of the
+        # middleware says so.
+        if do.get("outer") == "peek" and header(scope, "content-length"):
             await receive()
-        elif do.get("outer") == "read":
+        elif do.get("outer") in ("peek", "read"):
             await read_all(receive)
         elif do.get("outer") == "restore":
             receive = giving(await read_all(receive), receive)

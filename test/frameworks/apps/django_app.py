@@ -21,6 +21,7 @@ from django.core.asgi import get_asgi_application
 from django.core.wsgi import get_wsgi_application
 from django.http import FileResponse, HttpResponse, StreamingHttpResponse
 from django.urls import path
+from django.utils.deprecation import MiddlewareMixin
 
 import python_common as common
 import once
@@ -34,16 +35,8 @@ settings.configure(
 django.setup()
 
 
-class Inner:
+class Inner(MiddlewareMixin):
     """Answers for exceptions, if it is asked to."""
-
-    sync_capable, async_capable = True, False
-
-    def __init__(self, get_response):
-        self.get_response = get_response
-
-    def __call__(self, request):
-        return self.get_response(request)
 
     @staticmethod
     def process_exception(request, _):

@@ -114,7 +114,8 @@ class With(Response):
 
 
 class Ends:
-    """Ends the handler when its client leaves."""
+    """Ends the handler when its client leaves. Of an answer that is not kept it
+    may learn that while it sends."""
 
     def __init__(self, app):   # pylint: disable=redefined-outer-name
         self.app = app
@@ -123,7 +124,7 @@ class Ends:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        messages, done = asyncio.Queue(), []
+        messages, done, sent = asyncio.Queue(), [], []
 
         async def listen():
             while True:
@@ -131,7 +132,7 @@ class Ends:
                 messages.put_nowait(message)
                 if message["type"] != "http.disconnect":
                     continue
-                if not done:
+                if not done and sum(sent) <= common.KEPT:
                     common.note("disconnect", asgi_common.header(
                         scope, "idempotency-key"))
                     handler.cancel()
@@ -139,6 +140,7 @@ class Ends:
 
         async def seeing(message):
             await send(message)
+            sent.append(len(message.get("body", b"")))
             if message["type"] == "http.response.body" and \
                     not message.get("more_body"):
                 done.append(True)

@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] /
 ROUTE = {"in_flight": "wait=2s", "run": "10s", "max_request": "256k",
          "max_response": "256k"}
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+KEPT = 256 << 10    # max_response
 LARGE = 300 << 10
 
 
