@@ -1287,10 +1287,16 @@ class _Answering:
             await self.send(message)
 
     async def _tell(self, long: bool, more: bool) -> None:
-        """Whoever cancels the handler now does not cancel this."""
+        """Whoever cancels the handler now does not cancel this. That its client
+        has left comes after its send() has returned."""
         self.state = "told"
         self.telling = asyncio.ensure_future(self._told(long, more))
-        await asyncio.shield(self.telling)
+        try:
+            await asyncio.shield(self.telling)
+        except BaseException:
+            self.telling.add_done_callback(lambda _: self.told.set())
+            raise
+        self.told.set()
         if more and self.state == "over":
             raise _Unwanted()
 
@@ -1311,7 +1317,6 @@ class _Answering:
             told = told._replace(body=self.body)
         stream = told.own and more
         self.state = "stream" if stream else "over"
-        self.told.set()
         await self.guard._send(told, self.send, stream, lengths)
 
 

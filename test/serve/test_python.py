@@ -830,6 +830,24 @@ def test_nobody_learns_that_the_client_has_left(server, key, handler):
     asyncio.run(main())
 
 
+def test_it_comes_after_the_answer_was_sent(server, key):
+    """What is ended by a disconnect has seen its last send() return."""
+    seen = []
+
+    async def handler(_, receive, send):
+        await receive()
+
+        async def listen():
+            seen.append((await receive())["type"])
+        listener = asyncio.ensure_future(listen())
+        await send(head())
+        await send(part(b"paid"))
+        seen.append("sent")
+        await listener
+    asyncio.run(post(asgi(server, handler), key, Line().leave()))
+    assert seen == ["sent", "http.disconnect"]
+
+
 def starlette_app(catch=False):
     pytest.importorskip("starlette")
     from starlette import applications, exceptions, responses, routing
