@@ -426,6 +426,7 @@ class _Exchange:
         self.body, self.bypass, self.blind = body, bypass, blind
         self.run: dict = {}
         self.wrong: Optional[BaseException] = None
+        self.seen: Optional[BaseException] = None
 
     def begin(self, wait_s: float) -> Steps:
         """"run", the lines that are added to an answer that passes, or an
@@ -471,8 +472,11 @@ class _Exchange:
                 not _is_answer(wrong):
             self.mark(wrong)
 
-    def is_broken(self, lines: Iterable) -> bool:
-        """What a handler says of its outcome is stronger."""
+    def is_broken(self, status: int, lines: Iterable) -> bool:
+        """What a handler says of its outcome is stronger. An exception that was
+        seen on its way counts if the answer is 5xx: a layer may try again."""
+        if status >= 500:
+            self.wrong = self.wrong or self.seen
         return self.wrong is not None and not any(
             n.lower() == "idempotency-outcome" for n, _ in lines)
 
@@ -747,11 +751,12 @@ def _django_broke(request: Any = None, **_: Any) -> None:
 
 def starlette(app: Any) -> None:
     """An exception that leaves the handlers of this Starlette or FastAPI
-    application is unknown, also if a middleware answers for it. Before it has
-    started."""
+    application, and that a middleware answers with 5xx, is unknown."""
     # pylint: disable=import-outside-toplevel,import-error
     from starlette.middleware import Middleware
-    if not any(m.cls is _Watch for m in app.user_middleware):
+    if app.middleware_stack is not None:
+        _watch_layers(app.middleware_stack)
+    elif not any(m.cls is _Watch for m in app.user_middleware):
         app.user_middleware.append(Middleware(_Watch))  # the innermost
 
 
@@ -785,7 +790,8 @@ class _Watch:
         except GeneratorExit:
             raise
         except BaseException as wrong:
-            broken(scope, wrong)
+            if x:
+                x.seen = wrong
             raise
 
 
@@ -890,7 +896,7 @@ class WSGI(_Guard):
     def _end(self, x: _Exchange, held: "_Held",
              start_response: Callable) -> Iterable:
         body = b"".join(held.parts)
-        if x.is_broken(held.lines):
+        if x.is_broken(held.status, held.lines):
             told = _drive(x.answered(held.status, held.lines, body), self.server)
         else:
             told = _drive(x.end(held.status, held.lines, None if held.open else
@@ -1302,7 +1308,7 @@ class _Answering:
 
     async def _told(self, long: bool, more: bool) -> None:
         lengths = [h for h in self.lines if h[0].lower() == "content-length"]
-        if self.x.is_broken(self.lines):
+        if self.x.is_broken(self.status, self.lines):
             steps = self.x.answered(self.status, self.lines, self.body)
         elif long and not more and lengths and \
                 lengths[0][1] != str(len(self.body)):

@@ -866,7 +866,8 @@ def starlette_app(catch=False):
         if what == "timeout":
             await asyncio.wait_for(asyncio.sleep(60), 0.01)
         if what:
-            raise {"key": KeyError, "lookup": IndexError}.get(what, Boom)()
+            raise {"key": KeyError, "lookup": IndexError, "type": TypeError,
+                   "again": ArithmeticError}.get(what, Boom)()
         await asyncio.sleep(0.2)
         return responses.Response("paid", 201)
 
@@ -879,6 +880,10 @@ def starlette_app(catch=False):
             return await call_next(request)
         except Boom:
             return responses.Response("caught", 500)
+        except TypeError:
+            return responses.Response("caught", 409)
+        except ArithmeticError:
+            return responses.Response("again", 201)
     layers = [Middleware(base.BaseHTTPMiddleware, dispatch=dispatch)] \
         if catch else []
     return applications.Starlette(
@@ -891,7 +896,7 @@ STARLETTE = [("raise", UNKNOWN, LATER), ("lookup", UNKNOWN, LATER),
              ("key", (404, b"oh"), (404, b"oh")), ("http", 503, 503)]
 
 
-@pytest.mark.parametrize("how", ["around", "inside", "hidden"])
+@pytest.mark.parametrize("how", ["around", "inside", "hidden", "started"])
 @pytest.mark.parametrize("catch", [False, True])
 @pytest.mark.parametrize("do, first, second", STARLETTE)
 def test_an_exception_in_starlette_is_unknown(server, key, how, catch, do, first,
@@ -903,6 +908,8 @@ def test_an_exception_in_starlette_is_unknown(server, key, how, catch, do, first
     elif how == "around":
         guarded = asgi(server, app)
     else:
+        if how == "started":
+            app.middleware_stack = app.build_middleware_stack()
         once.starlette(app)
         guarded = asgi(server, functools.partial(app))
 
@@ -917,6 +924,14 @@ def test_an_exception_in_starlette_is_unknown(server, key, how, catch, do, first
             got = line.told()
             assert got == expected or got[0] == expected
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("do, expected", [("type", (409, b"caught")),
+                                          ("again", (201, b"again"))])
+def test_what_a_layer_makes_of_an_exception_is_an_answer(server, key, do,
+                                                        expected):
+    app = asgi(server, starlette_app(catch=True))
+    assert asyncio.run(twice(app, key, headers=[("do", do)])) == (expected,) * 2
 
 
 @pytest.mark.parametrize("catch", [False, True])
