@@ -46,7 +46,7 @@ START_S = 2.0       # how long a service that starts waits for its route
 BEGIN_S = 1.0       # how long a begin is repeated after its first failure
 ANSWER_S = 5.0      # how long the answer of a begin takes, beside its wait
 ABANDON_S = 1.0     # the same of an abandon, which nobody waits for
-FIRST_S = 10.0      # how long an ASGI server may give nothing of a body
+FIRST_S = 10.0      # how long a server may give nothing of a body
 IDLE_MAX = 64       # connections that wait for work; busy ones have no bound
 BODY_MAX = 1 << 20  # of a request that is guarded
 STREAMS = ("text/event-stream", "application/x-ndjson")
@@ -922,15 +922,34 @@ def _body_of(environ: dict, most: int) -> Optional[bytes]:
     if fresh is False or (fresh is None and not length and chunked):
         return None
     most = min(int(length), most) if length else most
-    body, part = b"", b"-"
-    while part and len(body) < most:
-        part = source.read(most - len(body))
-        body += part
+    body = _read(source, most)
     if not length or len(body) == most:
         return body
     if fresh or body:
         raise _Refused(READ_BEFORE)     # a part of it is another request
     return None
+
+
+def _read(source: Any, most: int) -> bytes:
+    """wsgiref and Flask's development server give their socket, which does not
+    end where the body does."""
+    raw = getattr(source, "raw", None)
+    sock = getattr(raw, "_sock", None) if isinstance(raw, socket.SocketIO) \
+        else None
+    before = sock.gettimeout() if sock else None
+    body, part = b"", b"-"
+    try:
+        if sock:
+            sock.settimeout(FIRST_S)
+        while part and len(body) < most:
+            part = source.read(most - len(body))
+            body += part
+    except (TimeoutError, socket.timeout):
+        pass
+    finally:
+        if sock:
+            sock.settimeout(before)
+    return body
 
 
 def _is_fresh(source: Any, length: int) -> Optional[bool]:

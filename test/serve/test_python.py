@@ -215,6 +215,33 @@ def test_a_client_that_leaves_within_its_body_runs_nothing(server, key):
     assert not runs
 
 
+@pytest.mark.parametrize("outer, status", [(None, 201), (3, 500), (1, 500)])
+def test_a_socket_in_place_of_a_body(server, key, monkeypatch, outer, status):
+    """What wsgiref and Flask's development server give."""
+    monkeypatch.setattr(once, "FIRST_S", 0.3)
+    runs = []
+    ours, theirs = socket.socketpair()
+    with ours, theirs, theirs.makefile("rb") as source:
+        ours.sendall(b"pay")
+        if outer:
+            source.read(outer)
+        assert ask(wsgi(server, pays(runs)), environ_of(
+            key, source=source))[0] == status
+        assert theirs.gettimeout() is None
+    assert runs == ([b"pay"] if status == 201 else [])
+
+
+def test_a_socket_that_was_read_before_passes(server, key, monkeypatch):
+    monkeypatch.setattr(once, "FIRST_S", 0.3)
+    app = wsgi(server, lambda _, start: start("200 OK", TEXT) and [b"ok"],
+               fingerprint=lambda environ: "1")
+    for method in "PUT", "POST":    # not guarded, and guarded
+        ours, theirs = socket.socketpair()
+        with ours, theirs, theirs.makefile("rb") as source:
+            assert ask(app, environ_of(key, method=method, source=source)) == (
+                200, b"ok")
+
+
 def test_what_is_not_guarded_may_be_read_before(server, key):
     runs = []
     source = chunks(b"pay")
