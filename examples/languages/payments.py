@@ -8,7 +8,7 @@ payments.py - charges cards, with Flask. Each charge is a line of a ledger.
 
 import sys
 
-from flask import Flask, jsonify, request
+from flask import Flask, abort, jsonify, request
 
 import once
 
@@ -17,13 +17,19 @@ app = Flask(__name__)
 
 @app.post("/charge")
 def charge():
-    order = request.get_json()
+    # An exception is an unknown outcome: what is wrong is refused before that.
+    try:
+        order = request.get_json()
+        name, amount = str(order["order"]), int(order["amount"])
+    except (KeyError, TypeError, ValueError):
+        abort(400)
     with open(sys.argv[1], "a", encoding="utf-8") as ledger:
-        ledger.write("%s %d\n" % (order["order"], order["amount"]))
-    return jsonify(order=order["order"], charged=order["amount"]), 201
+        ledger.write("%s %d\n" % (name, amount))
+    return jsonify(order=name, charged=amount), 201
 
 
-# Who calls? Here this header says so: take yours from the session.
+# Who calls? Here this header says so: take yours from the session. An exception
+# that Flask answers with 500 is unknown: once.WSGI sees that this is Flask.
 app.wsgi_app = once.WSGI(app.wsgi_app,
                          scope=lambda environ: environ.get("HTTP_X_CUSTOMER"))
 

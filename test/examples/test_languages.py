@@ -66,15 +66,17 @@ class Service:
         except OSError:
             return False
 
-    def charge(self, key, order="o-1", customer="ann"):
+    def charge(self, key, order="o-1", customer="ann", body=None):
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        c.request("POST", "/charge", json.dumps({"order": order, "amount": 5}),
+        c.request("POST", "/charge",
+                  body or json.dumps({"order": order, "amount": 5}),
                   {"Content-Type": "application/json", "Idempotency-Key": key,
                    **({"X-Customer": customer} if customer else {})})
         answer = c.getresponse()
         body = answer.read()
         c.close()
-        return answer, json.loads(body)
+        kind = answer.headers["Content-Type"]
+        return answer, json.loads(body) if "json" in kind else body
 
     def ledger(self):
         return (self.folder / "ledger").read_text().splitlines()
@@ -116,3 +118,15 @@ def test_many_at_once_and_a_kill_charge_once(service):
     again, _ = service.charge("k")
     assert again.headers["Idempotent-Replayed"] == "true"
     assert service.ledger() == ["o-1 5"]
+
+
+@pytest.mark.parametrize("service", ["python"], indirect=True)
+def test_an_exception_of_the_service_is_unknown(service):
+    for body in '{"order": "o-1"}', '{"order": "o-1", "amount": "x"}', "[]", "{":
+        for _ in range(2):
+            assert service.charge(body.encode().hex(), body=body)[0].status == 400
+    (service.folder / "ledger").mkdir()
+    first, body = service.charge("k")
+    assert (first.status, body["code"]) == (502, "outcome-unknown")
+    repeat, body = service.charge("k")
+    assert (repeat.status, body["code"]) == (409, "outcome-unknown")

@@ -51,11 +51,12 @@ def user_of(environ):
 
 
 def expand(template):
+    """An empty text is none: the middleware takes no other."""
     return lambda environ: routes.expand(
         template,
         lambda name: environ.get("HTTP_" + name.upper().replace("-", "_")),
         urllib.parse.unquote(target_of(environ).partition("?")[0]),
-        user_of(environ)[0])
+        user_of(environ)[0]) or None
 
 
 def target_of(environ):

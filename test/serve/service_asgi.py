@@ -57,10 +57,11 @@ def target_of(scope):
 
 
 def expand(template):
+    """An empty text is none: the middleware takes no other."""
     return lambda scope: routes.expand(
         template, lambda name: header(scope, name),
         urllib.parse.unquote(target_of(scope).partition("?")[0]),
-        user_of(scope)[0])
+        user_of(scope)[0]) or None
 
 
 class Handler:
