@@ -736,6 +736,43 @@ def test_a_select_that_fails_while_it_runs_parks_its_message(
     assert "the statement has failed: error %d" % error in process.log()
 
 
+COMMENTS = """INSERT INTO effect VALUES ($1, 1) -- $2 is the body
+; # and here: $2
+INSERT INTO effect /* $2 */ VALUES ('$2', 2) /*!40000 , (CONCAT($1, '!'), 3) */;
+-- $2
+INSERT INTO `effect` SELECT 'name', 4 AS `a\\` -- $2
+"""
+
+
+def test_a_value_never_becomes_part_of_a_statement(request, tmp_path, redis):
+    """On MySQL values stood in the text, also where that is a comment."""
+    number = next(_numbers)
+    cell = Cell(tmp_path, database(request, tmp_path, "mysql", "c%d" % number),
+                Stream(redis, "q%d" % number))
+    grant(cell)
+    evil = "INSERT INTO effect VALUES ('injected', 9); -- "
+    cell.queue.publish([("a", "x\n" + evil), ("b", "*/ VALUES ('c', 5); " + evil)])
+    process = cell.cli("--sql", COMMENTS, *TIMES)
+    assert process.wait() == 0, process.log()
+    assert cell.effects() == sorted(["a", "a!", "b", "b!"] + 2 * ["$2", "name"])
+
+
+@pytest.mark.parametrize("sql", [
+    "INSERT INTO effect VALUES (?, 1 /*!999999 + $2 */)",
+    "INSERT INTO effect VALUES ('a', 1 /*!999999 + $2 */)",
+    "INSERT INTO effect VALUES (?5, 1)"])
+def test_a_parameter_that_there_is_not_is_refused(request, tmp_path, redis, sql):
+    number = next(_numbers)
+    cell = Cell(tmp_path, database(request, tmp_path, "mysql", "c%d" % number),
+                Stream(redis, "q%d" % number))
+    grant(cell)
+    cell.queue.publish([("a", "x")])
+    process = cell.cli("--sql", sql, "--attempts", 1, *TIMES)
+    assert process.wait() == 1, process.log()
+    assert cell.effects() == [] and cell.parked(DEAD) == ["a"]
+    assert "its parameters are $1 to $4 or ?1 to ?4" in process.log()
+
+
 def test_parameters_of_a_statement_go_by_their_numbers(cell):
     body = {Pg: "CAST(%s AS integer)" % NUMBER,
             Maria: "SUBSTRING_INDEX($2, ' ', 1)"}.get(

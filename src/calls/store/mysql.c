@@ -351,11 +351,8 @@ static int take_place(struct batch *b, MYSQL_RES *rows)
                           "as a new one (reload the gateway, restart the "
                           "program)",
                           s->link.label);
-    if (!once__my_guarded(&s->link, row[3]))
-        return once__fail(b->err, ONCE_ESTORE,
-                          "%s: another server, or other settings: it is "
-                          "inspected again",
-                          s->link.label);
+    if (once__my_guarded(&s->link, row[3], b->err) != ONCE_OK)
+        return ONCE_ESTORE;
     b->now_ms = clock_is_set(s) ? s->options.clock(s->options.user)
                                 : once__my_number(row[0]);
     return ONCE_OK;

@@ -45,13 +45,10 @@ int once__my_question(struct once__my_link *l, struct once__my_text *t,
         ONCE__MY_DONE)
         return once__my_fail(l, ONCE_ESTORE, err);
     last = out->count > 0 ? mysql_fetch_row(out->rows[out->count - 1]) : NULL;
-    if (last != NULL && once__my_guarded(l, last[0]))
+    if (once__my_guarded(l, last == NULL ? NULL : last[0], err) == ONCE_OK)
         return ONCE_OK;
     once__my_answer_clear(out);
-    return once__fail(err, ONCE_ESTORE,
-                      "%s: another server, or other settings: it is inspected "
-                      "again",
-                      l->label);
+    return ONCE_ESTORE;
 }
 
 static int not_ours(const struct once__my_link *l, once_error *err)
