@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/must.h"
 #include "base/steady.h"
+#include "calls/core/bounds.h"
 #include "calls/store/mysql/mysql.h"
 #include "calls/store/sqlstore.h"
 #include "calls/store/store.h"
@@ -175,7 +176,7 @@ static int read_head(const struct once__my_link *l, MYSQL_RES *rows,
     out->gap = (uint32_t)once__my_number(row[2]);
     out->gap_from_ms = once__my_number(row[3]);
     out->gap_until_ms = once__my_number(row[4]);
-    return ONCE_OK;
+    return once__head_sane(out) ? ONCE_OK : not_ours(l, err);
 }
 
 int once__my_head(struct once__my_link *l, struct once__my_text *t,
