@@ -36,6 +36,7 @@
 
 #include <mysqld_error.h>
 
+#include "calls/core/bounds.h"
 #include "calls/core/transition.h"
 #include "base/error.h"
 #include "base/grow.h"
@@ -54,8 +55,8 @@ enum {
     NOWAIT_REFUSED = 3572 /* MySQL's own number for a lock that is not free */
 };
 
-/* A fence that is not drawn yet. No operation can have seen it. */
-#define NOT_DRAWN UINT64_MAX
+/* A fence that is not drawn yet: the last one that there can be. */
+#define NOT_DRAWN ONCE__FENCE_MAX
 
 /* How a record is asked for (bits). */
 enum {
