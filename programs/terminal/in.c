@@ -8,6 +8,7 @@
  */
 #include "programs/terminal/terminal.h"
 #include "base/bytes.h"
+#include "base/secret.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -403,17 +404,13 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
     return CLI_OK;
 }
 
-/* 1: "//USER:PASSWORD@" is in it. */
-static int has_password(const char *url)
+void cli_warn_password(const struct cli *c, const char *what, const char *url)
 {
-    const char *p = strstr(url, "://"), *end, *at = NULL;
-
-    if (p == NULL)
-        return 0;
-    p += 3;
-    end = p + strcspn(p, "/?#");
-    at = memchr(p, '@', (size_t)(end - p));
-    return at != NULL && memchr(p, ':', (size_t)(at - p)) != NULL;
+    if (url[0] != '@' && once__url_has_password(url))
+        cli_say(c, 0,
+                "%s: everybody on this host can read this password; put the "
+                "URL into a file and say @FILE",
+                what);
 }
 
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
@@ -425,11 +422,7 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
 
     *memory = NULL;
     *out = text;
-    if (text[0] != '@' && has_password(text))
-        cli_say(c, 0,
-                "%s: everybody on this host can read this password; put the "
-                "URL into a file and say @FILE",
-                what);
+    cli_warn_password(c, what, text);
     if (text[0] != '@')
         return CLI_OK;
     rc = cli_read_file(c, text + 1, CLI_SECRET_MAX, &bytes);

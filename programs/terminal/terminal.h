@@ -195,6 +195,7 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
 enum { CLI_SECRET_MAX = 65536 };
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory);
+void cli_warn_password(const struct cli *c, const char *what, const char *url);
 
 /* ---- Long work, progress.c -------------------------------------------- */
 

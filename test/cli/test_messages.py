@@ -100,6 +100,28 @@ def test_a_password_in_the_command_line_is_warned_of(database, words):
     assert "s3cret" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [
+    ["send", "POST", "http://127.0.0.1:1/", "--order", "1", "--deadline", "1s",
+     "--client-store", "@db", "--secret", "X-Token: s3cret"],
+    ["send", "POST", "http://127.0.0.1:1/", "--order", "1", "--deadline", "1s",
+     "--client-store", "@db", "--header", "Authorization: Bearer s3cret"],
+    ["lookup", "http://127.0.0.1:1/", "--key-file", "/dev/null", "--secret",
+     "X-Token: s3cret"],
+    ["console", "--listen", "unix:/nowhere/socket", "--store",
+     "main=redis://u:s3cret@127.0.0.1:1/"],
+    ["console", "--listen", "unix:/nowhere/socket", "--store", "sqlite:x",
+     "--database", "shop=postgres://127.0.0.1:1/?password=s3cret"],
+    ["check", "--store", "postgres://127.0.0.1:1/a?password=s3cret"],
+])
+def test_a_secret_in_the_command_line_is_warned_of(tmp_path, words):
+    words = [str(tmp_path / "client.db") if w == "@db" else w for w in words]
+    done = subprocess.run([ONCE, *words], capture_output=True, text=True, check=False,
+                          timeout=60, env=dict(os.environ, ONCE_AUDIT="off"))
+    assert done.returncode != 0
+    assert "everybody on this host can read this" in done.stderr, done
+    assert "s3cret" not in done.stderr
+
+
 @pytest.mark.parametrize("words, wanted", [
     (["check"], "which database"),
     (["outbox", "ls"], "which database"),

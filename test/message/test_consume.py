@@ -594,6 +594,22 @@ def test_a_lost_command_is_run_again_where_it_may_be(cell):
     assert len(ran(cell)) >= 1
 
 
+def test_a_command_gets_no_password_of_ours(cell, monkeypatch):
+    monkeypatch.setenv("ONCE_DATABASE", "postgres://me:s3cret@nowhere/shop")
+    monkeypatch.setenv("ONCE_TYPE", "not of the message")
+    monkeypatch.setenv("MINE", "postgres://me:own@db/shop")
+    cell.queue.publish([("a", "ok")])
+    seen = cell.folder / "seen"
+    process = cell.cli(*TIMES, command=["sh", "-c", "env >%s" % seen],
+                       calls=calls(cell))
+    assert process.wait() == 0, process.log()
+    told = seen.read_text().splitlines()
+    assert "ONCE_DATABASE=postgres://me@nowhere/shop" in told
+    assert "MINE=postgres://me:own@db/shop" in told and "ONCE_ID=a" in told
+    assert "ONCE_STORE=" + calls(cell) in told
+    assert not [line for line in told if line.startswith("ONCE_TYPE=")]
+
+
 def test_a_command_that_cannot_be_started_has_done_nothing(cell):
     cell.queue.publish([("a", "ok")])
     process = cell.cli("--attempts", 1, *TIMES, command=["/nowhere/at/all"],
