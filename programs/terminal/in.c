@@ -90,8 +90,8 @@ static int read_choice(const struct cli *c, const char *what, const char *words,
 
 /* cli_read_time(), back from now; or a day or a moment in UTC, "2026-03-01",
  * "2026-03-01T08:00:00Z". In milliseconds since 1970. */
-static int read_when(const struct cli *c, const char *what, const char *text,
-                     uint64_t *out_ms)
+int cli_read_when(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms)
 {
     static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
     uint64_t age_ms = 0;
@@ -140,7 +140,7 @@ static int put(const struct cli *c, const struct cli_option *o, void *user)
     case CLI_TIME:
         return cli_read_time(c, what, optarg, at);
     case CLI_WHEN:
-        return read_when(c, what, optarg, at);
+        return cli_read_when(c, what, optarg, at);
     default:
         *(const char **)at = optarg;
         return CLI_OK;

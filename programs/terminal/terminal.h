@@ -170,6 +170,9 @@ int cli_read_number(const struct cli *c, const char *what, const char *text,
 /* "90s", "15m", "24h", "7d". */
 int cli_read_time(const struct cli *c, const char *what, const char *text,
                   uint64_t *out_ms);
+/* "24h" ago, "2026-03-01", "2026-03-01T08:00:00Z": in milliseconds since 1970. */
+int cli_read_when(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms);
 /* A number from 1, and a time up to a day in milliseconds. */
 int cli_read_u32(const struct cli *c, const char *what, const char *text,
                  uint32_t most, uint32_t *out);
