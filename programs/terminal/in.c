@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/stat.h>
 
 enum { NAME_SIZE = 32 }; /* of an option */
 
@@ -413,6 +414,16 @@ void cli_warn_password(const struct cli *c, const char *what, const char *url)
                 what);
 }
 
+int cli_check_secret(const struct cli *c, const char *path)
+{
+    once_error err = {0, ""};
+    struct stat st;
+
+    if (stat(path, &st) != 0 || once__secret_mode(path, &st, &err) == ONCE_OK)
+        return CLI_OK;
+    return cli_say(c, CLI_STORE, "%s", err.text);
+}
+
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory)
 {
@@ -432,6 +443,11 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
     line[strcspn(line, "\r\n")] = '\0';
     *memory = line;
     *out = line;
+    if (once__url_has_password(line)) {
+        rc = cli_check_secret(c, text + 1);
+        if (rc != CLI_OK)
+            return rc;
+    }
     return line[0] != '\0' ? CLI_OK
                            : cli_usage(c, "%s: the file is empty", what);
 }

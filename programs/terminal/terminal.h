@@ -198,6 +198,8 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
 enum { CLI_SECRET_MAX = 65536 };
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory);
+/* CLI_OK, or CLI_STORE: others may read the file, which holds a secret. */
+int cli_check_secret(const struct cli *c, const char *path);
 void cli_warn_password(const struct cli *c, const char *what, const char *url);
 
 /* ---- Long work, progress.c -------------------------------------------- */

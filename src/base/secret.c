@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+
 /* ---- Passwords in a URL ---------------------------------------------------- */
 
 static const char *const parameters[] = {"password=", "sslpassword="};
@@ -69,6 +71,23 @@ void once__url_hide_password(char *url)
     while ((n = find_parameter(url, &at)) > 0)
         cut(url, at, n);
 }
+
+/* ---- Files ----------------------------------------------------------------- */
+
+int once__secret_mode(const char *path, const struct stat *st, once_error *err)
+{
+    const mode_t bad = S_IWGRP | S_IRWXO;
+
+    if (!S_ISREG(st->st_mode) || (st->st_mode & bad) == 0)
+        return ONCE_OK;
+    return once__fail(err, ONCE_EOPEN,
+                      "%s: it holds a secret and has mode %04o: its group may "
+                      "write it, or everybody may use it. chmod %04o %s",
+                      path, (unsigned)(st->st_mode & 07777),
+                      (unsigned)(st->st_mode & 07777 & ~bad), path);
+}
+
+/* ---- The environment of a command ------------------------------------------- */
 
 char *once__variable_for_child(char *entry)
 {

@@ -3,12 +3,22 @@
 #ifndef ONCE_BASE_SECRET_H
 #define ONCE_BASE_SECRET_H
 
+#include <sys/stat.h>
+
 #include <once/once.h>
 
 /* 1: "//USER:PASSWORD@" is in it, or a parameter "password" or "sslpassword". */
 int once__url_has_password(const char *url);
 /* Takes them out, in place. The rest names the same place. */
 void once__url_hide_password(char *url);
+
+/*
+ * Who may read or write a file that holds a secret: its owner, and its group may
+ * read it. ONCE_OK, or ONCE_EOPEN: others can, or the group may write. `err` has its
+ * mode, and the command that changes it. What is no file, like a pipe, passes.
+ */
+ONCE_CHECK int once__secret_mode(const char *path, const struct stat *st,
+                                 once_error *err);
 
 /*
  * A variable of our environment, "NAME=VALUE", as a command that we start gets it:

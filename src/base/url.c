@@ -18,6 +18,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/secret.h"
 
 /* The parameter in front of which a "?" or "&" stands, or NULL. */
 static char *find(char *url, const char *param)
@@ -165,10 +166,19 @@ static int read_secret(const char *path, char *out, size_t size,
                        once_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
     ssize_t n;
 
-    if (fd < 0)
-        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror(errno));
+    if (fd < 0 || fstat(fd, &st) != 0) {
+        n = errno;
+        if (fd >= 0)
+            (void)close(fd);
+        return once__fail(err, ONCE_EOPEN, "%s: %s", path, strerror((int)n));
+    }
+    if (once__secret_mode(path, &st, err) != ONCE_OK) {
+        (void)close(fd);
+        return ONCE_EOPEN;
+    }
     n = read(fd, out, size);
     (void)close(fd);
     if (n <= 0 || (size_t)n == size) {

@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <mysqld_error.h>
@@ -408,6 +409,7 @@ static void a_password_may_stand_in_a_file(void)
     assert(f != NULL);
     (void)fputs("s3c'ret\n", f);
     (void)fclose(f);
+    T_OK(chmod(path, 0600) == 0);
     sql(NULL, NULL,
         "CREATE USER file@'%%' IDENTIFIED BY 's3c''ret';"
         "GRANT ALL ON %s.* TO file@'%%'",

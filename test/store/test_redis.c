@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include <once/store.h>
+#include <sys/stat.h>
 
 #include "calls/store/redis/redis.h"
 #include "t.h"
@@ -674,6 +675,7 @@ static void a_password_may_stand_in_a_file(void)
     T_OK(f != NULL && fputs("hidden\n", f) > 0);
     if (f != NULL)
         (void)fclose(f);
+    T_OK(chmod(path, 0600) == 0);
     must(c, "ACL SETUSER filed reset on >hidden ~* +@all");
     (void)snprintf(url, sizeof(url),
                    "redis://filed@127.0.0.1:%s?password_file=%s",

@@ -75,7 +75,11 @@ int send_headers_add(const struct cli *c, struct send_headers *h,
     if (h->n_memory == ONCE_CLIENT_HEADERS_MAX)
         return no_room(c);
     if (text_or_file[0] == '@') {
-        rc = cli_read_file(c, text_or_file + 1, HEADER_FILE_MAX, &file);
+        rc = (flags & ONCE_CLIENT_SECRET) != 0
+                 ? cli_check_secret(c, text_or_file + 1)
+                 : CLI_OK;
+        if (rc == CLI_OK)
+            rc = cli_read_file(c, text_or_file + 1, HEADER_FILE_MAX, &file);
         if (rc != CLI_OK)
             return rc;
         text = (char *)(uintptr_t)file.data;
