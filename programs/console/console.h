@@ -155,7 +155,6 @@ struct console_request {
     json_t *body; /* of a POST */
     char *raw;
     size_t size, came;
-    const char *cookie; /* to be set with the answer, or NULL */
 };
 
 /* ---- peers.c ------------------------------------------------------------- */
@@ -224,9 +223,9 @@ int console_check_operators(struct console *con);
  * if the file of rights cannot be read.
  */
 int console_identify(struct console_request *ask, const char **why);
-/* POST session: the token for a cookie. */
+/* POST session: the token for the session's secret. */
 enum MHD_Result console_open_session(struct console_request *ask);
-/* POST session/end: the cookie opens nothing any more. */
+/* POST session/end: the secret opens nothing any more. */
 enum MHD_Result console_end_session(struct console_request *ask);
 /* GET session: who am I, and what may I? */
 enum MHD_Result console_session(struct console_request *ask);

@@ -117,19 +117,26 @@ static int read_result(const json_t *body, struct decision *d, once_error *err)
 {
     once__response response = {.headers = d->headers};
     once_bytes bytes;
-    int bad = 0, raw = console_flag(body, "raw", &bad), rc;
+    int bad = 0, raw = console_flag(body, "raw", &bad),
+        value = console_flag(body, "value", &bad), rc;
 
     response.status = (int)console_number(body, "status", 200, 599, 0, &bad);
-    if (bad || (raw != 0) == (response.status != 0))
-        return invalid(err, "give a status from 200 to 599, or raw as true");
+    if (bad || (raw != 0) + (value != 0) + (response.status != 0) != 1)
+        return invalid(err, "give a status from 200 to 599, or value or raw as "
+                            "true");
     rc = read_headers(body, d, err);
     if (rc == ONCE_OK)
         rc = read_bytes(body, d, &bytes, err);
     if (rc < 0)
         return rc;
+    if (d->n > 0 && response.status == 0)
+        return invalid(err, "headers go with a status");
+    if (value)
+        return once__answer_value(
+            bytes, d->action == ONCE__SUCCESS ? ONCE_SUCCESS : ONCE_FAILURE,
+            &d->result, err);
     if (raw)
-        return d->n > 0 ? invalid(err, "headers go with a status")
-                        : copy(bytes, &d->result);
+        return copy(bytes, &d->result);
     response.n = d->n;
     response.body = bytes;
     return once__answer_encode(&response, &d->result, err);

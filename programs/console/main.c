@@ -68,6 +68,8 @@ static int add_store(struct console *con, const char *text)
         if (strcmp(con->stores[i].name, s->name) == 0)
             return cli_usage(con->cli, "two stores have the name %s", s->name);
     s->url = n > 0 ? text + n + 1 : text;
+    if (text != con->cli->store) /* not of ONCE_STORE */
+        cli_warn_password(con->cli, "--store", s->url);
     con->n++;
     return CLI_OK;
 }
@@ -105,6 +107,7 @@ static int add_database(struct console *con, const char *text)
             return cli_usage(con->cli, "two databases have the name %s",
                              d->name);
     d->url = n > 0 ? text + n + 1 : text;
+    cli_warn_password(con->cli, "--database", d->url);
     con->n_databases++;
     return CLI_OK;
 #else

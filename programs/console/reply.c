@@ -45,8 +45,6 @@ static enum MHD_Result send_bytes(struct console_request *ask, unsigned status,
             rc = MHD_NO;
     if (MHD_add_response_header(r, "Content-Type", type) != MHD_YES)
         rc = MHD_NO;
-    if (ask->cookie != NULL)
-        (void)MHD_add_response_header(r, "Set-Cookie", ask->cookie);
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
         (void)MHD_add_response_header(r, "Allow", "GET, HEAD, POST");
     if (rc == MHD_YES)

@@ -5,7 +5,11 @@
  *    socket file   the kernel says which user has connected (SO_PEERCRED); from
  *                  the uids of --trust-uid a header names who has logged in
  *    loopback      the one who started the console: its token, which is good
- *                  once, was exchanged for a cookie
+ *                  once, was exchanged for the secret of the session, which
+ *                  each request has in a header of ours
+ *
+ * It is no cookie: a browser sends those to every port of a host, and another
+ * port of loopback may be another user's.
  *
  * Rights are read again for each request, so that a right that is taken away is
  * gone. A file of rights that cannot be understood gives nobody anything.
@@ -247,20 +251,12 @@ static int by_socket(struct console_request *ask, struct user *u,
 
 /* ---- By the token of who started it -------------------------------------- */
 
-static void cookie_name(const struct console *con, char *out, size_t size)
-{
-    snprintf(out, size, "once_console_%u", con->listen.port);
-}
-
 static int has_session(struct console_request *ask)
 {
     struct console *con = ask->con;
-    char name[32];
-    const char *value;
+    const char *value = console_header(ask, "Once-Session");
     int is;
 
-    cookie_name(con, name, sizeof(name));
-    value = MHD_lookup_connection_value(ask->c, MHD_COOKIE_KIND, name);
     pthread_mutex_lock(&con->lock);
     is = value != NULL && con->session[0] != '\0' &&
          strlen(value) == CONSOLE_SECRET &&
@@ -286,7 +282,7 @@ static int by_loopback(struct console_request *ask, const char **why)
 enum MHD_Result console_open_session(struct console_request *ask)
 {
     struct console *con = ask->con;
-    char name[32], cookie[CONSOLE_SECRET + 160];
+    char session[CONSOLE_SECRET + 1] = "";
     const char *token;
     int bad = 0, is;
 
@@ -300,17 +296,14 @@ enum MHD_Result console_open_session(struct console_request *ask)
     if (is) {
         con->token[0] = '\0';
         con->session_until_ms = cli_now_ms() + SESSION_MS;
+        memcpy(session, con->session, sizeof(session));
     }
     pthread_mutex_unlock(&con->lock);
     if (!is)
         return console_problem(ask, MHD_HTTP_UNAUTHORIZED, "token",
                                "The token is wrong, or was used before.");
-    cookie_name(con, name, sizeof(name));
-    snprintf(cookie, sizeof(cookie),
-             "%s=%s; HttpOnly; SameSite=Strict; Path=/; Max-Age=%d", name,
-             con->session, SESSION_MS / 1000);
-    ask->cookie = cookie;
-    return console_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
+    return console_reply(ask, MHD_HTTP_OK,
+                         json_pack("{s:s}", "session", session));
 }
 
 /* Nothing opens another session: who starts the console is given a new
@@ -318,7 +311,6 @@ enum MHD_Result console_open_session(struct console_request *ask)
 enum MHD_Result console_end_session(struct console_request *ask)
 {
     struct console *con = ask->con;
-    char name[32], cookie[128];
 
     if (con->listen.local)
         return console_problem(ask, MHD_HTTP_BAD_REQUEST, "session",
@@ -327,10 +319,6 @@ enum MHD_Result console_end_session(struct console_request *ask)
     pthread_mutex_lock(&con->lock);
     con->session[0] = '\0';
     pthread_mutex_unlock(&con->lock);
-    cookie_name(con, name, sizeof(name));
-    snprintf(cookie, sizeof(cookie),
-             "%s=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0", name);
-    ask->cookie = cookie;
     return console_reply(ask, MHD_HTTP_OK, json_pack("{s:b}", "ok", 1));
 }
 

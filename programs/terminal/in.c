@@ -8,12 +8,14 @@
  */
 #include "programs/terminal/terminal.h"
 #include "base/bytes.h"
+#include "base/secret.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <sys/stat.h>
 
 enum { NAME_SIZE = 32 }; /* of an option */
 
@@ -89,8 +91,8 @@ static int read_choice(const struct cli *c, const char *what, const char *words,
 
 /* cli_read_time(), back from now; or a day or a moment in UTC, "2026-03-01",
  * "2026-03-01T08:00:00Z". In milliseconds since 1970. */
-static int read_when(const struct cli *c, const char *what, const char *text,
-                     uint64_t *out_ms)
+int cli_read_when(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms)
 {
     static const char *const forms[] = {"%Y-%m-%dT%H:%M:%SZ", "%Y-%m-%d"};
     uint64_t age_ms = 0;
@@ -139,7 +141,7 @@ static int put(const struct cli *c, const struct cli_option *o, void *user)
     case CLI_TIME:
         return cli_read_time(c, what, optarg, at);
     case CLI_WHEN:
-        return read_when(c, what, optarg, at);
+        return cli_read_when(c, what, optarg, at);
     default:
         *(const char **)at = optarg;
         return CLI_OK;
@@ -403,17 +405,23 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
     return CLI_OK;
 }
 
-/* 1: "//USER:PASSWORD@" is in it. */
-static int has_password(const char *url)
+void cli_warn_password(const struct cli *c, const char *what, const char *url)
 {
-    const char *p = strstr(url, "://"), *end, *at = NULL;
+    if (url[0] != '@' && once__url_has_password(url))
+        cli_say(c, 0,
+                "%s: everybody on this host can read this password; put the "
+                "URL into a file and say @FILE",
+                what);
+}
 
-    if (p == NULL)
-        return 0;
-    p += 3;
-    end = p + strcspn(p, "/?#");
-    at = memchr(p, '@', (size_t)(end - p));
-    return at != NULL && memchr(p, ':', (size_t)(at - p)) != NULL;
+int cli_check_secret(const struct cli *c, const char *path)
+{
+    once_error err = {0, ""};
+    struct stat st;
+
+    if (stat(path, &st) != 0 || once__secret_mode(path, &st, &err) == ONCE_OK)
+        return CLI_OK;
+    return cli_say(c, CLI_STORE, "%s", err.text);
 }
 
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
@@ -425,11 +433,7 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
 
     *memory = NULL;
     *out = text;
-    if (text[0] != '@' && has_password(text))
-        cli_say(c, 0,
-                "%s: everybody on this host can read this password; put the "
-                "URL into a file and say @FILE",
-                what);
+    cli_warn_password(c, what, text);
     if (text[0] != '@')
         return CLI_OK;
     rc = cli_read_file(c, text + 1, CLI_SECRET_MAX, &bytes);
@@ -439,6 +443,11 @@ int cli_read_secret(const struct cli *c, const char *what, const char *text,
     line[strcspn(line, "\r\n")] = '\0';
     *memory = line;
     *out = line;
+    if (once__url_has_password(line)) {
+        rc = cli_check_secret(c, text + 1);
+        if (rc != CLI_OK)
+            return rc;
+    }
     return line[0] != '\0' ? CLI_OK
                            : cli_usage(c, "%s: the file is empty", what);
 }

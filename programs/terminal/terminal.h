@@ -170,6 +170,9 @@ int cli_read_number(const struct cli *c, const char *what, const char *text,
 /* "90s", "15m", "24h", "7d". */
 int cli_read_time(const struct cli *c, const char *what, const char *text,
                   uint64_t *out_ms);
+/* "24h" ago, "2026-03-01", "2026-03-01T08:00:00Z": in milliseconds since 1970. */
+int cli_read_when(const struct cli *c, const char *what, const char *text,
+                  uint64_t *out_ms);
 /* A number from 1, and a time up to a day in milliseconds. */
 int cli_read_u32(const struct cli *c, const char *what, const char *text,
                  uint32_t most, uint32_t *out);
@@ -195,6 +198,9 @@ int cli_read_file(const struct cli *c, const char *path, size_t most,
 enum { CLI_SECRET_MAX = 65536 };
 int cli_read_secret(const struct cli *c, const char *what, const char *text,
                     const char **out, char **memory);
+/* CLI_OK, or CLI_STORE: others may read the file, which holds a secret. */
+int cli_check_secret(const struct cli *c, const char *path);
+void cli_warn_password(const struct cli *c, const char *what, const char *url);
 
 /* ---- Long work, progress.c -------------------------------------------- */
 

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/secret.h"
 
 #define SCHEME "name:"
 
@@ -78,6 +79,8 @@ static int read_file(const char *path, const char *name,
     if (rc == ONCE_OK && memchr(out, '\0', n) != NULL)
         rc = once__fail(err, ONCE_EURL, "%s: this is not text", path);
     out[rc == ONCE_OK ? n : 0] = '\0';
+    if (rc == ONCE_OK && once__url_has_password(out))
+        rc = once__secret_mode(path, &st, err);
     if (fd >= 0)
         (void)close(fd);
     return rc;

@@ -2,8 +2,7 @@
 /*
  * secret_file.c - the one place that reads a file with a password or a token.
  *
- * The rule is that of libpq: nobody but the file's owner may read it, or, if that
- * is root, its group. The mode is that of the file that was opened.
+ * The mode that is checked (secret.h) is that of the file that was opened.
  */
 #include "base/secret_file.h"
 
@@ -16,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/secret.h"
 
 /* The user need not be the one who has started the program. */
 int once__secret_fail(const char *path, const char *why, once_error *err)
@@ -31,19 +31,9 @@ int once__secret_fail(const char *path, const char *why, once_error *err)
                       path, found != NULL ? found->pw_name : number, why);
 }
 
-static int is_private(const struct stat *st)
-{
-    mode_t others = S_IRWXO | S_IWGRP | S_IXGRP;
-
-    if (st->st_uid != 0)
-        others |= S_IRGRP;
-    return (st->st_mode & others) == 0;
-}
-
 int once__secret_read(const char *path, char *out, size_t size, once_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    char why[120];
     struct stat st;
     ssize_t n;
 
@@ -53,21 +43,16 @@ int once__secret_read(const char *path, char *out, size_t size, once_error *err)
             (void)close(fd);
         return once__secret_fail(path, strerror((int)n), err);
     }
-    if (!is_private(&st)) {
+    if (once__secret_mode(path, &st, err) != ONCE_OK) {
         (void)close(fd);
-        (void)snprintf(
-            why, sizeof(why),
-            "other users may read or write it (mode %04o): chmod 600 "
-            "it",
-            (unsigned)(st.st_mode & 07777));
-        return once__secret_fail(path, why, err);
+        return ONCE_EOPEN;
     }
     n = read(fd, out, size);
     (void)close(fd);
     if (n <= 0 || (size_t)n == size) {
         explicit_bzero(out, size);
-        return once__secret_fail(path, n < 0 ? strerror(errno) : "it is empty or too long",
-                    err);
+        return once__secret_fail(
+            path, n < 0 ? strerror(errno) : "it is empty or too long", err);
     }
     out[n] = '\0';
     out[strcspn(out, "\r\n")] = '\0';

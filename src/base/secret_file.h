@@ -9,8 +9,8 @@
 
 /*
  * Writes the first line of the file, without its end: ONCE_OK, or ONCE_EOPEN and
- * `err` names the file, the user and what to do. A file that other users may read
- * or write is refused; one of root's may be read by its group.
+ * `err` names the file, the user and what to do. A file that others may use is
+ * refused, as once__secret_mode() says.
  */
 ONCE_CHECK int once__secret_read(const char *path, char *out, size_t size,
                                  once_error *err);

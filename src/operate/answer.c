@@ -8,6 +8,7 @@
  */
 #include "operate/answer.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,6 +91,33 @@ int once__answer_encode(const once__response *r, once_bytes *out,
     if ((r->status == 204 || r->status == 304) && r->body.size > 0)
         return once__fail(err, ONCE_EINVAL, "a %d has no body", r->status);
     return encode(r, out, err);
+}
+
+/* A response, which both a caller of a function and a client of the gateway can be
+ * given: a decision cannot be taken back if it was about a record of the other
+ * kind. A caller takes a body of this type for JSON (result.c). */
+int once__answer_value(once_bytes json, int kind, once_bytes *out,
+                       once_error *err)
+{
+    enum { OK = 200, UNPROCESSABLE = 422 };
+    once__header type = {{"Content-Type", 12}, {"application/json", 16}, 0};
+    const once__response response = {
+        .status = kind == ONCE_SUCCESS ? OK : UNPROCESSABLE,
+        .headers = &type,
+        .n = 1,
+        .body = json};
+    json_error_t wrong;
+    json_t *value = json_loadb(
+        json.size > 0 ? json.data : "", json.size,
+        JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL, &wrong);
+
+    if (value == NULL)
+        return once__fail(err, ONCE_EINVAL,
+                          "not JSON (line %d, column %d): a text stands in "
+                          "quotes, nothing is null",
+                          wrong.line, wrong.column);
+    json_decref(value);
+    return encode(&response, out, err);
 }
 
 int once__answer_lost(once_bytes *out, once_error *err)

@@ -41,6 +41,13 @@ ONCE_CHECK int once__answer_header(const once__header *h, once_error *err);
  * headers have passed once__answer_header(). */
 ONCE_CHECK int once__answer_encode(const once__response *r, once_bytes *out,
                                    once_error *err);
+/*
+ * The value of a function that is called by a middleware (once.call), `json` as its
+ * callers get it: `kind` is ONCE_SUCCESS, or ONCE_FAILURE. ONCE_EINVAL: it is no
+ * JSON, and `err` says where.
+ */
+ONCE_CHECK int once__answer_value(once_bytes json, int kind, once_bytes *out,
+                                  once_error *err);
 /* The same for "it took effect, and its answer is lost". */
 ONCE_CHECK int once__answer_lost(once_bytes *out, once_error *err);
 

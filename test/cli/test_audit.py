@@ -264,7 +264,7 @@ SHIM = r"""
 static void tell(int priority, const char *format, va_list args)
 {
     FILE *to = fopen(getenv("SYSLOG_TO"), "a");
-    fprintf(to, "%d ", priority);
+    fprintf(to, "<%d>Nov 22 14:39:13 vm once[17]: ", priority);
     vfprintf(to, format, args);
     fputc('\n', to);
     fclose(to);
@@ -286,6 +286,63 @@ void __syslog_chk(int priority, int flag, const char *format, ...)
 """
 
 
+TAGGED = "Nov 22 14:39:13 vm once[17]: once audit"
+
+# A line of the log, as those write it that docs/audit.md names.
+SHAPES = {
+    "rfc 3164": "<85>Nov 22 14:39:13 vm once[17]: %s",
+    "file of rsyslog": "Nov 22 14:39:13 vm once: %s",
+    "iso file of rsyslog": "2026-11-22T14:39:13.123456+00:00 vm once[17]: %s",
+    "console": "Nov 22 14:39:13 vm once-console[17]: %s",
+    "journalctl short-precise": "Nov 22 14:39:13.123456 vm once[17]: %s",
+    "journalctl short-full": "Sun 2026-11-22 14:39:13 UTC vm once[17]: %s",
+    "journalctl short-monotonic": "[  123.456789] vm once[17]: %s",
+    "rfc 5424": "<85>1 2026-11-22T14:39:13Z vm once 17 - - %s",
+    "rfc 5424 with data": '<85>1 2026-11-22T14:39:13Z vm once 17 x [a b="c \\"] d"] %s',
+}
+STRANGE = [
+    "Nov 22 14:39:13 vm sshd[17]: Invalid user %s from 203.0.113.9 port 4711",
+    "Nov 22 14:39:13 vm sshd[17]: %s",
+    "Nov 22 14:39:13 vm sshd[17]: once[18]: %s",
+    "Nov 22 14:39:13 vm once[17]: for x %s",
+    "Nov 22 14:39:13 vm nononce[17]: %s",
+    "Nov 22 14:39:13 vm once[a 17]: %s",
+    "<85>1 2026-11-22T14:39:13Z vm sshd 17 - - %s",
+    '<85>1 2026-11-22T14:39:13Z vm sshd 17 - [a b=" once 17 - - %s"] x',
+    '<85>1 2026-11-22T14:39:13Z vm once 17 x [a b="] %s"] x',
+    "%s",
+    " {} %s",
+]
+
+
+def of_journal(tag, message):
+    return json.dumps({"_COMM": tag, "SYSLOG_IDENTIFIER": tag, "MESSAGE": message})
+
+
+def test_a_line_counts_by_its_tag_and_the_beginning_of_its_message(store):
+    """A login by ssh with a made-up name made a good log "written again"."""
+    store.ok("init")
+    text = path_of(store).read_text().splitlines()[0]
+    good = "once audit: %s: %s" % (path_of(store), text)
+    bad = 'once audit: {"seq":1,"hash":"%s"}' % ("f" * 64)
+    shapes = [shape % good for shape in SHAPES.values()]
+    shapes += [of_journal("once", good), text, shapes[0].replace("%s: " % path_of(store), "")]
+    for line in shapes:
+        kept = store.file("kept", (line + "\n").encode())
+        told = store.once("audit", "verify", "--against", kept)
+        assert told.returncode == 0 and told.stdout.endswith(b"anchored\t1\n"), line
+        kept = store.file("kept", (line.replace(json.loads(text)["hash"], "f" * 64)
+                                   + "\n").encode())
+        assert store.once("audit", "verify", "--against", kept).returncode == 3, line
+    strange = [line % bad for line in STRANGE]
+    strange += [of_journal("sshd", bad), of_journal("once", "user " + bad),
+                json.dumps({"MESSAGE": bad}), json.dumps({"MESSAGE": [111, 110]})]
+    for line in strange:
+        kept = store.file("kept", "\n".join([line, shapes[0], line, ""]).encode())
+        told = store.once("audit", "verify", "--against", kept)
+        assert told.returncode == 0 and told.stdout.endswith(b"anchored\t1\n"), line
+
+
 def test_syslog_gets_every_line(store, tmp_path):
     (tmp_path / "shim.c").write_text(SHIM)
     shim = tmp_path / "shim.so"
@@ -297,7 +354,7 @@ def test_syslog_gets_every_line(store, tmp_path):
     store.ok("resolve", A, "--fence", fence, "--applied", *WHY, env=env)
     got = to.read_text().splitlines()
     # authpriv.notice
-    assert got == [f"{10 << 3 | 5} once audit: {path_of(store)}: {text}"
+    assert got == [f"<{10 << 3 | 5}>{TAGGED}: {path_of(store)}: {text}"
                    for text in path_of(store).read_text().splitlines()[1:]]
     # That is what the log is held against.
     told = store.ok("audit", "verify", "--against", str(to))
@@ -319,7 +376,7 @@ def test_syslog_gets_every_line(store, tmp_path):
     to.unlink()
     store.ok("resolve", B, "--fence", fence, "--applied", *WHY, "--audit",
              "off", env=env)
-    assert [json.loads(t.partition(": ")[2])["step"]
+    assert [json.loads(t.partition(TAGGED + ": ")[2])["step"]
             for t in to.read_text().splitlines()] == ["intent", "done"]
 
 

@@ -5,6 +5,7 @@ PostgreSQL database that is put back by its own tools.
 What a copy holds and what a gap does is tested in test/unit/test_restore.c; here
 are the commands, and the four ways that an operator goes: copy, work, restore,
 repeat everything, with --gap hold and --gap accept."""
+import hashlib
 import json
 import os
 import pathlib
@@ -189,3 +190,92 @@ def test_a_postgres_that_was_put_back_is_adopted(server, tmp_path):  # noqa: F81
     assert made["incarnation"] == 1
     assert server.claim(A)[0] == REPLAY
     assert server.claim(B)[0] == UNKNOWN
+
+
+# ---- Numbers that no store writes -------------------------------------------
+
+
+def crc32c(crc, data):
+    crc ^= 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+class Forged:
+    """A copy with one record, changed, with right sums."""
+    FENCE, ATTEMPT, LEASE, KEEP, GRANTED = ((8, 8), (4, 4), (16, 8), (24, 8),
+                                            (32, 8))
+    CREATED, ENDED = (128, 8), (136, 8)
+    INCARNATION, BEGUN, AHEAD = (12, 4), (32, 8), (44, 8)
+    END_FENCE, LONGEST, END_AT = (12, 8), (20, 8), (28, 8)
+
+    def __init__(self, copy):
+        size = int.from_bytes(copy[52:56], "little")
+        self.head = bytearray(copy[:52])
+        self.name = copy[56:88]
+        self.record = bytearray(copy[88:88 + size])
+        self.end = bytearray(copy[88 + size:-32])
+
+    def text(self, changes):
+        for part, (at, size), value in changes:
+            part[at:at + size] = value.to_bytes(size, "little")
+        summed = self.record[:-4]
+        self.record[-4:] = crc32c(crc32c(0, self.name), summed).to_bytes(4, "little")
+        whole = b"".join((self.head, len(self.record).to_bytes(4, "little"),
+                          self.name, self.record, self.end))
+        return whole + hashlib.sha256(whole).digest()
+
+
+@pytest.mark.parametrize("part, field, value", [
+    ("record", "FENCE", 2**64 - 1), ("record", "FENCE", 2**63 - 1),
+    ("record", "FENCE", 2**48), ("record", "ATTEMPT", 2**32 - 1),
+    ("record", "ATTEMPT", 2**31), ("record", "KEEP", 2**64 - 1),
+    ("record", "GRANTED", 2**63), ("record", "CREATED", 2**64 - 1),
+    ("record", "ENDED", 2**64 - 1), ("head", "INCARNATION", 2**32 - 1),
+    ("head", "INCARNATION", 32768), ("head", "BEGUN", 2**64 - 1),
+    ("head", "AHEAD", 2**64 - 1), ("end", "END_FENCE", 2**64 - 1),
+    ("end", "LONGEST", 2**64 - 1), ("end", "END_AT", 2**64 - 1)])
+def test_numbers_that_no_store_writes_are_damage(store, part, field, value):
+    """A fence of 2^64-1 passed, and each claim of a new key then ended its process;
+    a longest retention of that size ended a gap at once."""
+    store.ok("init")
+    store.ok("run", "--key", "k", "--", "true")
+    path = store.folder / "copy"
+    store.ok("backup", "--copy", str(path))
+    forged = Forged(path.read_bytes())
+    assert forged.text([]) == path.read_bytes()
+    path.write_bytes(forged.text([(getattr(forged, part), getattr(forged, field),
+                                   value)]))
+    assert store.once("verify", str(path)).returncode == 3
+    for scheme in "sqlite", "journal":
+        target = other(store, "of-" + scheme, scheme)
+        done = target.once("restore", "--copy", str(path), "--gap", "accept", *WHY)
+        assert done.returncode == 3, done
+        assert b" copy: " in done.stderr or b" record: " in done.stderr, done
+        # Whatever is there now grants nothing, and nothing is aborted.
+        assert target.once("run", "--key", "another", "--", "true").returncode > 64
+
+
+def test_the_largest_numbers_that_are_taken_leave_a_store_that_works(store):
+    store.ok("init")
+    store.ok("run", "--key", "k", "--", "true")
+    path = store.folder / "copy"
+    store.ok("backup", "--copy", str(path))
+    forged = Forged(path.read_bytes())
+    path.write_bytes(forged.text([
+        (forged.head, forged.INCARNATION, 32766),
+        (forged.record, forged.FENCE, 2**63 - 2**48 - 1),
+        (forged.record, forged.ATTEMPT, 2**30),
+        (forged.record, forged.KEEP, 8640000000000000),
+        (forged.end, forged.END_FENCE, 2**63 - 2**48 - 1),
+        (forged.end, forged.LONGEST, 8640000000000000)]))
+    assert store.once("verify", str(path)).returncode == 0
+    for gap, status in ("accept", 0), ("hold", 75):
+        target = other(store, gap)
+        target.ok("restore", "--copy", str(path), "--gap", gap, *WHY)
+        done = target.once("run", "--key", "another", "--", "true")
+        assert done.returncode == status, done
+        assert target.once("run", "--key", "k", "--", "true").returncode == 0

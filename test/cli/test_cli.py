@@ -154,6 +154,11 @@ USAGE = [
       "200"], "say what FILE is"),
     (["resolve", A, *NAMED, "--applied", "--status", "200"], "go with"),
     (["resolve", A, *NAMED, "--reopen", "--raw"], "go with"),
+    (["resolve", A, *NAMED, "--applied", "--value"], "go with"),
+    (["resolve", A, *NAMED, "--success", "/dev/null", "--value", "--raw"],
+     "say what FILE is"),
+    (["resolve", A, *NAMED, "--success", "/dev/null", "--value", "--header", "A: b"],
+     "goes with --status"),
     (["resolve", A, *NAMED, "--success", "/dev/null", "--raw", "--header",
       "A: b"], "--header goes with --status"),
     (["resolve", A, *NAMED, "--success", "/dev/null", "--status", "199"],
@@ -202,6 +207,14 @@ def test_file_over_the_limit_is_refused_with_the_limit(store):
     os.truncate(path, 64 << 20)  # with its status it is just over
     store.bad(2, str(64 << 20),
               *resolve(1, "--success", str(path), "--status", "200"))
+    assert not store.path.exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "paid", "{'a': 1}", "[1,]", "NaN", "1 2",
+                                  "\xff", "\ufeff1"])
+def test_a_value_that_is_no_json_is_refused(store, text):
+    path = store.file("value", text.encode("utf-8" if text != "\xff" else "latin-1"))
+    store.bad(2, "not JSON (line 1", *resolve(1, "--success", path, "--value"))
     assert not store.path.exists()
 
 

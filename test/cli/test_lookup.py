@@ -72,6 +72,7 @@ def test_each_state_has_its_exit_status(script, state):
 def test_credentials_are_sent_as_once_send_takes_them(script, tmp_path):
     server = script(told("completed"))
     (tmp_path / "token").write_text("Authorization: Bearer %s\n" % SECRET)
+    (tmp_path / "token").chmod(0o600)
     (tmp_path / "key").write_text('a "b"')
     done = lookup(server.url, "--key-file", tmp_path / "key", "--secret",
                   "@%s/token" % tmp_path, "--header", "X-One: 1")

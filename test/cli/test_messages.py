@@ -100,6 +100,28 @@ def test_a_password_in_the_command_line_is_warned_of(database, words):
     assert "s3cret" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [
+    ["send", "POST", "http://127.0.0.1:1/", "--order", "1", "--deadline", "1s",
+     "--client-store", "@db", "--secret", "X-Token: s3cret"],
+    ["send", "POST", "http://127.0.0.1:1/", "--order", "1", "--deadline", "1s",
+     "--client-store", "@db", "--header", "Authorization: Bearer s3cret"],
+    ["lookup", "http://127.0.0.1:1/", "--key-file", "/dev/null", "--secret",
+     "X-Token: s3cret"],
+    ["console", "--listen", "unix:/nowhere/socket", "--store",
+     "main=redis://u:s3cret@127.0.0.1:1/"],
+    ["console", "--listen", "unix:/nowhere/socket", "--store", "sqlite:x",
+     "--database", "shop=postgres://127.0.0.1:1/?password=s3cret"],
+    ["check", "--store", "postgres://127.0.0.1:1/a?password=s3cret"],
+])
+def test_a_secret_in_the_command_line_is_warned_of(tmp_path, words):
+    words = [str(tmp_path / "client.db") if w == "@db" else w for w in words]
+    done = subprocess.run([ONCE, *words], capture_output=True, text=True, check=False,
+                          timeout=60, env=dict(os.environ, ONCE_AUDIT="off"))
+    assert done.returncode != 0
+    assert "everybody on this host can read this" in done.stderr, done
+    assert "s3cret" not in done.stderr
+
+
 @pytest.mark.parametrize("words, wanted", [
     (["check"], "which database"),
     (["outbox", "ls"], "which database"),
@@ -121,3 +143,56 @@ def test_the_store_of_once_run_stands_in_for_no_other(tmp_path, words, wanted):
                           check=False, timeout=60)
     assert (done.returncode, done.stdout) == (2, ""), done
     assert wanted in done.stderr, done
+
+
+# ---- Files with secrets ------------------------------------------------------------
+
+
+def ask(folder, kind, path):
+    """A command that reads the secret, and an address where nobody listens."""
+    nowhere = "127.0.0.1:1"
+    words = {
+        "url": ["check", "--store", "@%s" % path],
+        "password_file": ["check", "--store",
+                          "mysql://u@%s/d?password_file=%s" % (nowhere, path)],
+        "redis": ["check", "--store", "redis://%s/0?password_file=%s" % (nowhere, path)],
+        "database": ["messages", "stats", "--database", "@%s" % path],
+        "name": ["check", "--store", path.name],
+        "console": ["console", "--listen", "unix:%s" % (folder / "s"), "--store",
+                    "main=@%s" % path],
+        "header": ["send", "POST", "http://127.0.0.1:1/", "--order", "1", "--deadline",
+                   "1s", "--client-store", str(folder / "c.db"), "--secret", "@%s" % path],
+    }[kind]
+    done = subprocess.run([ONCE, *words], capture_output=True, text=True, check=False,
+                          timeout=60, env=dict(os.environ, ONCE_AUDIT="off",
+                                               ONCE_STORES_D=str(folder)))
+    assert done.returncode != 0 and "s3cret" not in done.stderr
+    return done.stderr
+
+
+SECRETS = {"url": "redis://u:s3cret@127.0.0.1:1/", "password_file": "s3cret",
+           "redis": "s3cret", "database": "postgres://u:s3cret@127.0.0.1:1/d",
+           "name": "url = redis://u:s3cret@127.0.0.1:1/",
+           "header": "Authorization: Bearer s3cret",
+           "console": "redis://u:s3cret@127.0.0.1:1/"}
+
+
+@pytest.mark.parametrize("kind", SECRETS)
+def test_a_file_with_a_secret_is_not_for_everybody(tmp_path, kind):
+    path = tmp_path / "pay"
+    path.write_text(SECRETS[kind] + "\n")
+    for mode, better in (0o644, "0640"), (0o660, "0640"), (0o604, "0600"), (0o622, "0600"):
+        path.chmod(mode)
+        said = ask(tmp_path, kind, path)
+        assert "%s: it holds a secret and has mode %04o" % (path, mode) in said, said
+        assert "chmod %s %s" % (better, path) in said
+    for mode in (0o600, 0o400, 0o440, 0o640) if kind != "console" else ():  # it runs on
+        path.chmod(mode)
+        assert "holds a secret" not in ask(tmp_path, kind, path)
+
+
+def test_a_url_without_a_password_may_be_read_by_all(tmp_path):
+    path = tmp_path / "pay"
+    path.write_text("redis://127.0.0.1:1/\n")
+    path.chmod(0o644)
+    assert "holds a secret" not in ask(tmp_path, "url", path)

@@ -100,6 +100,7 @@ def test_a_file_that_is_wrong_is_refused_with_its_line(once, text, words):
 
 def test_an_error_of_the_store_shows_no_password(once):
     (once.names / "db").write_text("url = paper://ann:%s@h.test/db\n" % MARK)
+    (once.names / "db").chmod(0o600)
     done = once("--store", "db", "ls")
     assert done.returncode == 2 and MARK not in done.stderr, done
 

@@ -241,3 +241,97 @@ def test_the_same_on_postgres(server):  # noqa: F811
     assert once("messages", "parked", "ls").split("\t")[:4] == ["1", "c", "dead", "0"]
     once("messages", "parked", "drop", "1", "dead", "--attempt", "0", "--why", "ticket 12")
     assert once("messages", "parked", "stats") == ""
+
+
+# ---- Many rows at once ------------------------------------------------------------
+
+MANY = ("messages", "outbox", "retry")
+
+
+def outage(shop):
+    """Rows of two routes, some of them of before."""
+    day = 86400000
+    now = int(time.time() * 1000)
+    seqs = {}
+    for name, columns in {
+            "old": dict(phase=DEAD, at_ms=now - 3 * day), "a": dict(phase=DEAD),
+            "b": dict(phase=DEAD), "other": dict(phase=DEAD, route="s"),
+            "unsure": dict(phase=INDETERMINATE), "waits": dict(phase=1),
+            "done": dict(phase=2, due_ms=now), "ready": dict(phase=0)}.items():
+        columns = dict(dict(at_ms=now, attempts=3), **columns)
+        seqs[name] = shop.emit(id=name, **columns)
+    return seqs
+
+
+def phases(shop):
+    return {name: PHASES[phase] for name, phase in
+            shop.sql("SELECT id, phase FROM once_outbox")}
+
+
+@pytest.mark.parametrize("words, changed", [
+    (["dead", "--route", "r", "--since", "24h"], ["a", "b"]),
+    (["dead", "--since", "24h"], ["a", "b", "other"]),
+    (["dead", "--route", "s"], ["other"]), (["dead"], ["old", "a", "b", "other"]),
+    (["waiting"], ["waits"]), (["indeterminate"], ["unsure"]),
+    (["dead", "--max", "2"], ["old", "a"]),
+    (["dead", "--route", "nobody"], [])])
+def test_retry_takes_a_filter(shop, words, changed):
+    seqs = outage(shop)
+    before = phases(shop)
+    done = shop.once(*MANY, *words, "--why", "the target was away")
+    assert done.returncode == (0 if changed else 1), done
+    assert done.stdout.decode() == "".join("%d\tretry\n" % seqs[n] for n in changed)
+    assert b"%d to be sent again, 0 refused" % len(changed) in done.stderr
+    assert phases(shop) == dict(before, **{name: "ready" for name in changed})
+    log = [json.loads(line) for line in
+           shop.ok("audit", "ls", "--json").splitlines()] if changed else []
+    assert [line["action"] for line in log].count("outbox-retry") == 2 * len(changed)
+
+
+def test_retry_takes_the_lines_of_ls(shop):
+    seqs = outage(shop)
+    before = phases(shop)
+    kept = [line for line in shop.ok("messages", "outbox", "ls", "--json").splitlines()
+            if json.loads(line)["seq"] in (seqs["a"], seqs["unsure"], seqs["other"],
+                                           seqs["ready"])]
+    shop.sql("UPDATE once_outbox SET attempts = 4 WHERE id = 'a'")
+    path = shop.file("rows", ("\n".join(kept) + "\n").encode())
+    done = shop.once(*MANY, "--records", path, "--why", "x", "--json")
+    assert done.returncode == 1, done
+    told = {o["row"]: o["decision"] for o in map(json.loads, done.stdout.splitlines())}
+    assert told == {seqs["a"]: "refused", seqs["unsure"]: "retry", seqs["other"]: "retry",
+                    seqs["ready"]: "refused"}
+    assert phases(shop) == dict(before, unsure="ready", other="ready")
+
+
+@pytest.mark.parametrize("words, text", [
+    (["--why", "x"], "say which rows"), (["done", "--why", "x"], "waiting, dead or"),
+    (["ready", "--why", "x"], "waiting, dead or"), (["gone", "--why", "x"], "one of"),
+    (["dead"], "--why TEXT is needed"), (["1", "--why", "x"], "the phase of one"),
+    (["dead", "--why", "x", "--attempt", "1"], "does not go with"),
+    (["dead", "--why", "x", "--after", "1"], "does not go with"),
+    (["dead", "--records", "/dev/null", "--why", "x"], "no filter goes with"),
+    (["--records", "/dev/null", "--route", "r", "--why", "x"], "no filter goes with"),
+    (["1", "dead", "--attempt", "1", "--route", "r", "--why", "x"], "does not go with"),
+    (["dead", "--since", "soon", "--why", "x"], "--since")])
+def test_retry_of_many_is_refused(shop, words, text):
+    outage(shop)
+    before = phases(shop)
+    shop.bad(2, text, *MANY, *words)
+    assert phases(shop) == before
+
+
+@pytest.mark.parametrize("line", [
+    "{", "7", '{"seq": 1}', '{"seq": "1", "phase": "dead", "attempts": 1}',
+    '{"seq": 1, "phase": "gone", "attempts": 1}',
+    '{"seq": 1, "phase": "dead", "attempts": -1}',
+    '{"seq": -1, "phase": "dead", "attempts": 1}'])
+def test_a_line_that_is_no_row_stops_all(shop, line):
+    seqs = outage(shop)
+    before = phases(shop)
+    good = '{"seq": %d, "phase": "dead", "attempts": 3}' % seqs["a"]
+    path = shop.file("rows", ("%s\n%s\n" % (good, line)).encode())
+    shop.bad(2, "line 2", *MANY, "--records", path, "--why", "x")
+    assert phases(shop) == before
+    empty = shop.file("none", b"\n")
+    shop.bad(1, "there is no row", *MANY, "--records", empty, "--why", "x")

@@ -232,6 +232,22 @@ def test_keys_and_groups_are_apart(user):
     assert user.runs() == 3
 
 
+@pytest.mark.parametrize("given, got", [
+    ("postgres://me:s3cret@db/shop", "postgres://me@db/shop"),
+    ("postgres://me:s3@cret@db,db2/shop", "postgres://me@db,db2/shop"),
+    ("redis://:s3cret@h/0?tls=1", "redis://@h/0?tls=1"),
+    ("postgres://db/a?password=s3cret&sslmode=require&sslpassword=s3cret",
+     "postgres://db/a?sslmode=require&"),
+    ("mysql://me@db/shop?password_file=/x", "mysql://me@db/shop?password_file=/x"),
+    ("sqlite:/a:b@c", "sqlite:/a:b@c"), ("pay", "pay")])
+def test_the_command_gets_no_password_of_ours(user, given, got):
+    """ONCE_STORE and ONCE_DATABASE are for Once: what it needs of them is its own."""
+    env = {"ONCE_DATABASE": given, "MINE": "postgres://me:own@db/shop"}
+    told = user.run("--key", "p", "--", "env", env=env).stdout.decode().splitlines()
+    assert "ONCE_DATABASE=" + got in told
+    assert "MINE=postgres://me:own@db/shop" in told
+
+
 def test_the_command_sees_its_attempt_and_fence(user):
     script = "echo $ONCE_ATTEMPT $ONCE_FENCE; exit 1"
     env = {"ONCE_ATTEMPT": "wrong", "ONCE_FENCE": "wrong"}

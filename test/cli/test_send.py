@@ -177,6 +177,7 @@ def test_bodies_headers_and_secrets_come_from_files(user, script, tmp_path):
     (tmp_path / "body").write_bytes(b"\x00\xff body" + MARK.encode())
     (tmp_path / "lines").write_text("X-One: 1\r\nX-Two:2\n\n")
     (tmp_path / "token").write_text("X-Token: %s\n" % SECRET)
+    (tmp_path / "token").chmod(0o600)
     words = ["POST", server.url + "/x", "--order", "f", "--data",
              "@%s/body" % tmp_path, "--header", "@%s/lines" % tmp_path,
              "--secret", "@%s/token" % tmp_path, "--header",

@@ -120,7 +120,7 @@ class Console:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.socket = self.folder / "console.sock"
         self.audit_file = self.folder / "audit.jsonl"
-        self.cookie = None
+        self.session = None
         self.port = self.token = None
         self.unix = unix
         command = [CONSOLE, "--listen",
@@ -199,8 +199,8 @@ class Console:
         """The headers that a page of the console sends."""
         headers = {"Origin": self.origin, "Once-Console": "1",
                    "Content-Type": "application/json"}
-        if self.cookie:
-            headers["Cookie"] = self.cookie
+        if self.session:
+            headers["Once-Session"] = self.session
         headers.update(more)
         return headers
 
@@ -208,7 +208,7 @@ class Console:
         """As a page does; the answer is what the document says."""
         own = self.own(**headers)
         if method == "GET":
-            own = {n: v for n, v in own.items() if n == "Cookie" or
+            own = {n: v for n, v in own.items() if n == "Once-Session" or
                    n in headers}
         own = {n: v for n, v in own.items() if n not in drop}
         data = None if body is None else json.dumps(body)
@@ -225,7 +225,7 @@ class Console:
     def log_in(self):
         r = self.ask("POST", "session", {"token": self.token})
         assert r.status == 200, r
-        self.cookie = r.headers["Set-Cookie"].split(";")[0]
+        self.session = r.json["session"]
         return r
 
     def records(self, **query):

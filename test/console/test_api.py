@@ -439,6 +439,10 @@ def test_a_batch_that_is_not_understood(console, change):
     ({"headers": [{"name": "X", "value": "a\r\nB: c"}]}, "one line"),
     ({"headers": [{"name": "a b", "value": "c"}]}, "one line"),
     ({"headers": [{"name": "X"}]}, "headers"), ({"raw": True}, "raw"),
+    ({"value": True}, "value"), ({"value": 1, "status": None}, "value"),
+    ({"value": True, "status": None, "headers": None, "body": "paid"}, "not JSON"),
+    ({"value": True, "status": None, "headers": [{"name": "A", "value": "b"}],
+      "body": "1"}, "headers go"),
     ({"keep_s": 0}, "keep_s"), ({"dry": 1}, "dry")])
 def test_a_decision_that_is_not_understood(world, console, change, text):
     if not [r for r in console.records(what="waiting", limit=200)
@@ -451,6 +455,19 @@ def test_a_decision_that_is_not_understood(world, console, change, text):
     assert refused.status == 400 and text in refused.json["title"], refused
     assert waiting(console, "bad") == r
     assert len(console.audit()) == lines
+
+
+def test_the_value_of_a_function(world, console):
+    """What its callers get is in test/serve/test_calls.py: it is a body of JSON."""
+    world.lose("value")
+    r = waiting(console, "value")
+    done = console.decide(r, "success", status=None, headers=None, value=True,
+                          body='{"id": 7}')
+    assert done.status == 200, done
+    reply = done.json["reply"]
+    assert reply["status"] == 200 and reply["headers"] == [
+        {"name": "Content-Type", "value": "application/json"}]
+    assert console.record(r["name"])["state"] == "completed"
 
 
 def test_paths_that_lead_nowhere(console):

@@ -24,9 +24,7 @@ def fox(world, tmp_path_factory):
     it = firefox.start(folder / "profile", gateway.free_port())
     # The token is good once: the browser is given the session that it opened.
     it.open("http://127.0.0.1:%s/icon.svg" % other.port)
-    name, value = other.cookie.split("=", 1)
-    it.ask("WebDriver:AddCookie", {"cookie": {
-        "name": name, "value": value, "httpOnly": True, "sameSite": "Strict"}})
+    it.run("localStorage.setItem('session', arguments[0])", other.session)
     it.console = other
     yield it
     it.quit()

@@ -26,6 +26,11 @@ import servers  # noqa: E402  pylint: disable=wrong-import-position
 from shop import Shop  # noqa: E402  pylint: disable=wrong-import-position
 
 
+# What the pages send with each request.
+OWN = "{headers: {'Once-Session': localStorage.getItem('session')}}"
+ADMITTED = "return (await fetch('/api/v1/session', %s)).status" % OWN
+
+
 @pytest.fixture(scope="module")
 def seen(world, console):
     """The console that the browser has open. Both write one audit log."""
@@ -59,7 +64,10 @@ def no_complaints(chrome, request):
 
 def test_the_token_leaves_the_address(chrome, seen):
     assert seen.token not in chrome.run("return location.href")
-    assert seen.token not in chrome.run("return document.cookie")
+    assert chrome.run("return document.cookie") == ""
+    kept = chrome.run("return Object.values(localStorage).concat("
+                      "Object.values(sessionStorage))")
+    assert not [value for value in kept if seen.token in value]
 
 
 def test_an_operator_decides_by_clicking(world, console, chrome):
@@ -431,7 +439,7 @@ def test_the_last_hour_is_drawn(world, console, seen, chrome):
         case.post(query="order=drawn", headers=[("X-Tenant", "t")])
     replayed = 'once_requests_total{store="main",route="-",status="replayed"}'
     numbers = eventually(lambda: chrome.fetch(
-        "return (await (await fetch('/api/v1/metrics')).json()).series[a[0]]",
+        "return (await (await fetch('/api/v1/metrics', %s)).json()).series[a[0]]" % OWN,
         replayed))
     assert len(numbers) == 60 and sum(numbers) >= 2
     chrome.go("")
@@ -686,7 +694,7 @@ def test_the_switch_of_colours_is_kept(chrome):
         assert chrome.run("return document.getElementById('theme').value") == \
             theme
     assert paper["dark"] != paper["light"] == LIGHT
-    chrome.run("localStorage.clear()")
+    chrome.run("localStorage.removeItem('theme')")
     chrome.driver.refresh()
 
 
@@ -702,7 +710,8 @@ SEND = """
     const [path, body, key, extra] = a;
     const answer = await fetch(path, {method: 'POST', body, credentials:
         'include', headers: {'Content-Type': 'application/json',
-        'Once-Console': '1', 'Idempotency-Key': key, ...extra}});
+        'Once-Console': '1', 'Idempotency-Key': key,
+        'Once-Session': localStorage.getItem('session') || '', ...extra}});
     return [answer.status, (await answer.json()).code];
 """
 
@@ -726,10 +735,13 @@ def test_the_same_decision_twice_by_a_page(world, console, chrome, seen):
 
 @pytest.fixture
 def elsewhere():
-    """A page of somebody else, on another port of this host: the browser sends
-    the console's cookie with its requests."""
+    """A page of somebody else, on another port of this host. `heads` are those of
+    the requests that it gets."""
+    heads = []
+
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
+            heads.append(str(self.headers))
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -741,9 +753,42 @@ def elsewhere():
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield "http://127.0.0.1:%d/" % server.server_port
+    server.heads = heads
+    server.url = "http://127.0.0.1:%d/" % server.server_port
+    yield server
     server.shutdown()
     server.server_close()
+
+
+def test_another_port_of_the_host_gets_nothing_of_the_session(world, chrome, elsewhere):
+    """The session was a cookie, which a browser sends to every port of a host: to
+    another user's server, who could decide with it."""
+    other = world.console("--decide", unix=False)
+    chrome.open(other.url)
+    chrome.shows("Overview")
+    session = chrome.run("return localStorage.getItem('session')")
+    headers = {"Once-Session": session}
+    assert other.ask("GET", "session", **headers).status == 200
+    chrome.open(elsewhere.url)
+    chrome.run("const f = document.createElement('iframe');"
+               "f.src = arguments[0] + 'frame'; document.body.append(f)", elsewhere.url)
+    eventually(lambda: len(elsewhere.heads) >= 2)
+    assert chrome.run("return [document.cookie, localStorage.length]") == ["", 0]
+    assert not [head for head in elsewhere.heads if session in head]
+    assert not [head for head in elsewhere.heads if "once_console" in head]
+    # It is still signed in, also in another tab that a link opens.
+    chrome.open("http://127.0.0.1:%s/" % other.port)
+    chrome.shows("Overview")
+    chrome.run("const a = document.createElement('a'); a.href = '#/audit';"
+               "a.target = '_blank'; a.rel = 'noopener'; document.body.append(a);"
+               "a.click()")
+    first = chrome.driver.current_window_handle
+    eventually(lambda: len(chrome.driver.window_handles) == 2)
+    chrome.driver.switch_to.window(
+        [w for w in chrome.driver.window_handles if w != first][0])
+    chrome.shows("Audit")
+    chrome.driver.close()
+    chrome.driver.switch_to.window(first)
 
 
 @pytest.mark.complains
@@ -754,7 +799,7 @@ def test_a_page_of_others_cannot_decide_nor_look(world, console, chrome, seen,
     body, key = request_of(r, uuid.uuid4().hex)
     base = "http://127.0.0.1:%s" % seen.port
     path = base + "/api/v1/stores/main/records/%s/decision" % r["name"]
-    chrome.open(elsewhere)
+    chrome.open(elsewhere.url)
     assert str(chrome.fetch(SEND, path, body, key, {})).startswith("failed")
     # What needs no permission is sent, and refused.
     simple = """
@@ -774,7 +819,7 @@ def test_a_page_of_others_cannot_decide_nor_look(world, console, chrome, seen,
     """, path, body)
     assert waiting(console, "evil") == r
     # Nor can it be put into a frame, or opened as a window that can be used.
-    chrome.open(elsewhere)
+    chrome.open(elsewhere.url)
     chrome.run("const f = document.createElement('iframe'); f.src = arguments[0];"
                "document.body.append(f); window.f = f", base + "/")
     browser.eventually(lambda: chrome.run(
@@ -841,7 +886,7 @@ def test_signing_out_leaves_nothing_on_the_page(world, chrome, seen):
     chrome.click("#sign-out")
     assert "You need a new address to come back" in chrome.find("#help").text
     chrome.look()
-    assert chrome.fetch("return (await fetch('/api/v1/session')).status") == 200
+    assert chrome.fetch(ADMITTED) == 200
     chrome.click("#sign-out-now")
     chrome.shows("You are signed out")
     chrome.shows("once console --store STORE --listen 127.0.0.1:0 --decide")
@@ -853,7 +898,7 @@ def test_signing_out_leaves_nothing_on_the_page(world, chrome, seen):
     chrome.run("document.dispatchEvent(new Event('visibilitychange'));"
                "location.hash = '#/metrics'")
     for _ in range(2):
-        assert chrome.fetch("return (await fetch('/api/v1/session')).status") == 401
+        assert chrome.fetch(ADMITTED) == 401
     assert chrome.find("h1").text == "You are signed out"
     assert not [x for x in chrome.complaints() if "TypeError" in x]
     chrome.driver.refresh()
@@ -878,7 +923,7 @@ def test_a_session_that_has_ended_leaves_no_old_page(world, chrome, seen):
     chrome.shows("Overview")
     chrome.go("waiting?sort=new")
     chrome.shows("order=ended")
-    chrome.driver.delete_cookie("once_console_%s" % other.port)
+    chrome.run("localStorage.setItem('session', '0')")
     chrome.shows("Your session has ended")
     assert "order=ended" not in chrome.driver.page_source
     chrome.open("http://127.0.0.1:%s/" % seen.port)
@@ -1016,11 +1061,11 @@ def test_more_wait_than_there_is_room_for(world, tmp_path, chrome, seen):
     chrome.go("waiting")
     chrome.shows("The oldest 5,000 of them are listed.")
     chrome.shows("1\u201325 of 5,000")
-    last = chrome.fetch("""
+    last = chrome.fetch("const own = %s;" % OWN + """
         let after = '', some, last;
         do {
             some = await (await fetch('/api/v1/stores/many/records?limit=200' +
-                                      after)).json();
+                                      after, own)).json();
             after = '&after=' + some.next;
             last = some.records.length ? some.records.pop().name : last;
         } while (some.next);

@@ -80,9 +80,7 @@ def site(world, tmp_path_factory):
 def chrome(site):
     it = browser.start()
     it.open("http://127.0.0.1:%s/icon.svg" % site.port)
-    name, value = site.cookie.split("=", 1)
-    it.driver.add_cookie({"name": name, "value": value, "httpOnly": True,
-                          "sameSite": "Strict"})
+    it.run("localStorage.setItem('session', arguments[0])", site.session)
     it.driver.execute_cdp_cmd("Emulation.setTimezoneOverride",
                               {"timezoneId": "Europe/Berlin"})
     it.open("http://127.0.0.1:%s/" % site.port)

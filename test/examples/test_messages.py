@@ -168,6 +168,7 @@ def test_whatever_is_killed_each_order_is_billed_once(shell, postgres,
         amqp-declare-queue -u $MQ -d -q orders
         once messages init
         psql $DB -f examples/messages/schema.sql
+        umask 077
         echo "$MQ?routing_key=orders" >orders.url
         echo "$MQ?queue=orders" >billing.url""")
     shell.start("relay", RELAY)
@@ -274,6 +275,7 @@ def test_each_consumer_bills_an_order_once(shell, postgres, rabbitmq, kind):
               "examples/messages/schema.sql && psql -q $DB -c 'INSERT INTO "
               "orders SELECT n, 5 FROM generate_series(0, %d) n'" % (ORDERS - 1))
     (shell.folder / "url").write_text("%s?queue=%s\n" % (rabbitmq.url(), name))
+    (shell.folder / "url").chmod(0o600)
     publish(rabbitmq, name)
     shell.start("billing", HANDLERS[kind])
     count = (ORDERS, ORDERS, 0, 0)

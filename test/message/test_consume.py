@@ -596,6 +596,22 @@ def test_a_lost_command_is_run_again_where_it_may_be(cell):
     assert len(ran(cell)) >= 1
 
 
+def test_a_command_gets_no_password_of_ours(cell, monkeypatch):
+    monkeypatch.setenv("ONCE_DATABASE", "postgres://me:s3cret@nowhere/shop")
+    monkeypatch.setenv("ONCE_TYPE", "not of the message")
+    monkeypatch.setenv("MINE", "postgres://me:own@db/shop")
+    cell.queue.publish([("a", "ok")])
+    seen = cell.folder / "seen"
+    process = cell.cli(*TIMES, command=["sh", "-c", "env >%s" % seen],
+                       calls=calls(cell))
+    assert process.wait() == 0, process.log()
+    told = seen.read_text().splitlines()
+    assert "ONCE_DATABASE=postgres://me@nowhere/shop" in told
+    assert "MINE=postgres://me:own@db/shop" in told and "ONCE_ID=a" in told
+    assert "ONCE_STORE=" + calls(cell) in told
+    assert not [line for line in told if line.startswith("ONCE_TYPE=")]
+
+
 def test_a_command_that_cannot_be_started_has_done_nothing(cell):
     cell.queue.publish([("a", "ok")])
     process = cell.cli("--attempts", 1, *TIMES, command=["/nowhere/at/all"],
@@ -736,6 +752,43 @@ def test_a_select_that_fails_while_it_runs_parks_its_message(
     assert process.wait() == 1, process.log()
     assert cell.effects() == [] and cell.parked(DEAD) == ["-1"]
     assert "the statement has failed: error %d" % error in process.log()
+
+
+COMMENTS = """INSERT INTO effect VALUES ($1, 1) -- $2 is the body
+; # and here: $2
+INSERT INTO effect /* $2 */ VALUES ('$2', 2) /*!40000 , (CONCAT($1, '!'), 3) */;
+-- $2
+INSERT INTO `effect` SELECT 'name', 4 AS `a\\` -- $2
+"""
+
+
+def test_a_value_never_becomes_part_of_a_statement(request, tmp_path, redis):
+    """On MySQL values stood in the text, also where that is a comment."""
+    number = next(_numbers)
+    cell = Cell(tmp_path, database(request, tmp_path, "mysql", "c%d" % number),
+                Stream(redis, "q%d" % number))
+    grant(cell)
+    evil = "INSERT INTO effect VALUES ('injected', 9); -- "
+    cell.queue.publish([("a", "x\n" + evil), ("b", "*/ VALUES ('c', 5); " + evil)])
+    process = cell.cli("--sql", COMMENTS, *TIMES)
+    assert process.wait() == 0, process.log()
+    assert cell.effects() == sorted(["a", "a!", "b", "b!"] + 2 * ["$2", "name"])
+
+
+@pytest.mark.parametrize("sql", [
+    "INSERT INTO effect VALUES (?, 1 /*!999999 + $2 */)",
+    "INSERT INTO effect VALUES ('a', 1 /*!999999 + $2 */)",
+    "INSERT INTO effect VALUES (?5, 1)"])
+def test_a_parameter_that_there_is_not_is_refused(request, tmp_path, redis, sql):
+    number = next(_numbers)
+    cell = Cell(tmp_path, database(request, tmp_path, "mysql", "c%d" % number),
+                Stream(redis, "q%d" % number))
+    grant(cell)
+    cell.queue.publish([("a", "x")])
+    process = cell.cli("--sql", sql, "--attempts", 1, *TIMES)
+    assert process.wait() == 1, process.log()
+    assert cell.effects() == [] and cell.parked(DEAD) == ["a"]
+    assert "its parameters are $1 to $4 or ?1 to ?4" in process.log()
 
 
 def test_parameters_of_a_statement_go_by_their_numbers(cell):

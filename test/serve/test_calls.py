@@ -346,6 +346,34 @@ def test_an_operators_word_counts(world, language):
     assert world.runs("k") == 1
 
 
+@EACH
+@pytest.mark.parametrize("value", [
+    {"id": 7, "who": "J\u00fcrgen \u20ac"}, [1, [2.5]], None, False, "text", ""])
+def test_an_operators_value_is_the_result(world, language, value):
+    """It was the bytes of a file, where callers expect a value."""
+    world.call(language, "k", "throw")
+    path = world.folder / "value.json"
+    path.write_text(json.dumps(value) + "\n")
+    world.resolve("--success", str(path), "--value")
+    for name in "f", "other":
+        told = world.call(language, "k", name=name)
+        if language == "lua" and isinstance(value, str):
+            told["json"] = told.pop("bytes")    # it has one kind of texts
+        assert told == {"json": value}
+    assert world.runs("k") == 1
+
+
+@EACH
+def test_an_operators_failure_has_its_value(world, language):
+    world.call(language, "k", "throw")
+    path = world.folder / "value.json"
+    path.write_text('{"declined": "card"}')
+    world.resolve("--failure", str(path), "--value")
+    told = world.call(language, "k")
+    assert told["error"] == "Failed" and told["json"] == {"declined": "card"}, told
+    assert told.get("code", 1) == 1
+
+
 # ---- In flight --------------------------------------------------------------
 
 

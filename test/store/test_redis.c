@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include <once/store.h>
+#include <sys/stat.h>
 
 #include "calls/store/redis/redis.h"
 #include "t.h"

@@ -21,15 +21,15 @@ static once_record sample(void)
     r.doubt = 1;
     r.attempt = 0x01020304;
     r.fence = UINT64_C(0x1112131415161718);
-    r.keep_ms = UINT64_C(0x2122232425262728);
-    r.granted_ms = UINT64_C(0x3132333435363738);
+    r.keep_ms = UINT64_C(0x0000222324252627);
+    r.granted_ms = UINT64_C(0x0000323334353637);
     memset(r.token, 0xaa, sizeof(r.token));
     memset(r.fingerprint, 0xbb, sizeof(r.fingerprint));
     memset(r.group, 'g', sizeof(r.group));
     r.result = (once_bytes){"some\0result", 11};
     r.note = (once_bytes){"noted", 5};
-    r.created_ms = UINT64_C(0x4142434445464748);
-    r.ended_ms = UINT64_C(0x5152535455565758);
+    r.created_ms = UINT64_C(0x0000424344454647);
+    r.ended_ms = UINT64_C(0x0000525354555657);
     memset(r.subject, 's', sizeof(r.subject));
     memset(r.trace, 't', sizeof(r.trace));
     r.reason = ONCE_REASON_TIMEOUT;
@@ -119,8 +119,8 @@ static void the_bytes_are_where_they_always_were(void)
     static const uint8_t front[40] = {
         2,    3,    2,    0x83, 4,    3,    2,    1,    0x18, 0x17,
         0x16, 0x15, 0x14, 0x13, 0x12, 0x11, 0,    0,    0,    0,
-        0,    0,    0,    0,    0x28, 0x27, 0x26, 0x25, 0x24, 0x23,
-        0x22, 0x21, 0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31,
+        0,    0,    0,    0,    0x27, 0x26, 0x25, 0x24, 0x23, 0x22,
+        0,    0,    0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0,    0,
     };
     static const uint8_t sizes[8] = {11, 0, 0, 0, 5, 0, 0, 0};
     uint8_t data[SIZE];
@@ -129,7 +129,7 @@ static void the_bytes_are_where_they_always_were(void)
     T_MEM(data, front, sizeof(front));
     T_MEM(data + 88, sizes, sizeof(sizes));
     T_MEM(data + 96, "gggggggggggggggggggggggggggggggg", 32);
-    T_MEM(data + 128, "HGFEDCBAXWVUTSRQ", 16);
+    T_MEM(data + 128, "GFEDCB\0\0WVUTSR\0\0", 16);
     T_MEM(data + 144, "sssssssstttttttttttttttt", 24);
     T_MEM(data + 168, "\2\0\7\0\0\0\0\0", 8);
     T_MEM(data + 176, "some\0resultnotedorder=7", 23);

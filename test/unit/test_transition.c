@@ -10,6 +10,7 @@
 
 #include <once/store.h>
 
+#include "calls/core/bounds.h"
 #include "t.h"
 
 enum { NOW = 1000000, LEASE = 100, KEEP = 7000, COUNTER = 50, FENCE = 9 };
@@ -476,6 +477,81 @@ static void due_is_what_a_reaper_would_find(void)
     T_EQ(once__record_due(&r, UINT64_MAX), 0);
 }
 
+static void numbers_that_no_store_writes_are_refused(void)
+{
+    static const size_t times[] = {
+        offsetof(once_record, lease_ms), offsetof(once_record, keep_ms),
+        offsetof(once_record, granted_ms), offsetof(once_record, created_ms)};
+    once_record r = record(CLAIMED), last;
+    uint64_t time = ONCE__TIME_MAX + 1;
+    size_t i;
+
+    T_OK(once__record_sane(&r));
+    r.fence = ONCE__FENCE_MAX;
+    r.attempt = ONCE__ATTEMPT_MAX;
+    r.keep_ms = ONCE__TIME_MAX;
+    T_OK(once__record_sane(&r));
+    last = r;
+    last.fence++;
+    T_OK(!once__record_sane(&last));
+    last = r;
+    last.attempt++;
+    T_OK(!once__record_sane(&last));
+    for (i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        last = r;
+        memcpy((char *)&last + times[i], &time, sizeof(time));
+        T_OK(!once__record_sane(&last));
+    }
+    last = record(INDET);
+    T_OK(once__record_sane(&last));
+    last.ended_ms = time;
+    T_OK(!once__record_sane(&last));
+}
+
+static void nothing_is_granted_beyond_what_can_be_counted(void)
+{
+    once_record r = record(NONE), before;
+    once_op op = plain(ONCE_OP_CLAIM);
+    uint64_t fence = ONCE__FENCE_MAX;
+
+    op.token[0] = 99;
+    before = r;
+    T_EQ(once__transition(&r, &op, NOW, &fence), 0);
+    T_EQ(op.rc, ONCE_ECORRUPT);
+    T_OK(memcmp(&r, &before, sizeof(r)) == 0);
+    T_OK(fence == ONCE__FENCE_MAX);
+    fence = COUNTER;
+    r.attempt = ONCE__ATTEMPT_MAX;
+    T_EQ(once__transition(&r, &op, NOW, &fence), 0);
+    T_EQ(op.rc, ONCE_ECORRUPT);
+    T_EQ(fence, COUNTER);
+    r.attempt--;
+    T_EQ(once__transition(&r, &op, NOW, &fence), 1);
+    T_EQ(op.rc, ONCE_OWNER);
+}
+
+static void a_clock_of_any_value_makes_records_that_can_be(void)
+{
+    static const uint64_t clocks[] = {0, ONCE__TIME_MAX - 1, ONCE__TIME_MAX,
+                                      UINT64_MAX};
+    size_t i;
+
+    for (i = 0; i < sizeof(clocks) / sizeof(clocks[0]); i++) {
+        once_record r = {.state = ONCE_ABSENT};
+        once_op op = plain(ONCE_OP_CLAIM);
+        uint64_t fence = 0;
+
+        T_EQ(once__transition(&r, &op, clocks[i], &fence), 1);
+        T_EQ(op.rc, ONCE_OWNER);
+        op.verb = ONCE_OP_COMPLETE;
+        op.fence = r.fence;
+        op.kind = ONCE_SUCCESS;
+        T_EQ(once__transition(&r, &op, clocks[i], &fence), 1);
+        T_EQ(op.rc, ONCE_OK);
+        T_OK(once__record_sane(&r));
+    }
+}
+
 static int refused(once_op op, const char *field)
 {
     once_error err = {0, ""};
@@ -595,6 +671,9 @@ int main(void)
     T_RUN(a_row_is_not_kept_shorter_by_a_release);
     T_RUN(fences_grow_across_keys_and_attempts_within_one);
     T_RUN(due_is_what_a_reaper_would_find);
+    T_RUN(numbers_that_no_store_writes_are_refused);
+    T_RUN(nothing_is_granted_beyond_what_can_be_counted);
+    T_RUN(a_clock_of_any_value_makes_records_that_can_be);
     T_RUN(what_a_caller_fills_in_is_checked_at_its_limits);
     T_RUN(a_decision_is_repeated_by_its_note);
     T_RUN(a_repeated_decision_with_another_outcome_is_refused);

@@ -3,7 +3,7 @@
 // app.js - which page, for whom, in which colours; looking again, and what is
 // said when that is not possible; keys.
 
-import {Problem, h, fill, update, get, post, box, unbroken, say, trouble} from
+import {Problem, h, fill, update, get, post, box, unbroken, say, secret, trouble} from
     './dom.js';
 import {overview, store} from './overview.js';
 import {waiting, ticked} from './waiting.js';
@@ -206,6 +206,7 @@ function ended(text) {
     answers(null);
     frame(null);
     sessionStorage.clear();
+    secret.drop();
     fill(by('nav'));
     document.title = 'Signed out \u2013 Once';
     fill(main, h('div', {class: 'page'}, h('h1', {}, text || 'Your session has ended'),
@@ -310,7 +311,7 @@ async function exchange() {
         return null;
     history.replaceState(null, '', location.pathname);
     try {
-        await post('session', {token: match[1]});
+        secret.keep((await post('session', {token: match[1]})).session);
         return null;
     } catch (problem) {
         return problem;

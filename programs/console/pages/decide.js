@@ -50,6 +50,7 @@ function answerFields() {
     const next = h('p', {id: 'advice'}, advice);
     const upload = h('input', {id: 'file', type: 'file'});
     const raw = h('input', {id: 'raw', type: 'checkbox'});
+    const value = h('input', {id: 'value', type: 'checkbox'});
     headers.value = 'Content-Type: application/json';
     upload.addEventListener('change', async () => {
         file = upload.files[0] || null;
@@ -67,11 +68,15 @@ function answerFields() {
         field('Body', body),
         h('details', {}, h('summary', {}, 'More'),
             field('A file instead of the body', upload),
+            h('label', {class: 'check', for: 'value'}, value, 'It is the result of ' +
+                'a function (once.call): JSON, which its callers get as a value'),
             h('label', {class: 'check', for: 'raw'}, raw, 'It is no HTTP ' +
                 'response: the bytes alone, for a program of your own')));
     async function read() {
         const out = {};
-        if (raw.checked) {
+        if (value.checked) {
+            out.value = true;
+        } else if (raw.checked) {
             out.raw = true;
         } else {
             if (!/^[2-5]\d\d$/.test(status.value)) {

@@ -117,8 +117,18 @@ export class Problem extends Error {
     }
 }
 
+// On loopback: the secret of the session. What is kept for an origin is kept from
+// other ports of the host, unlike a cookie, and is there for all of its tabs.
+export const secret = {
+    keep: (value) => localStorage.setItem('session', value),
+    drop: () => localStorage.removeItem('session'),
+};
+
 async function ask(path, options) {
+    const own = localStorage.getItem('session');
     let answer, value;
+    if (own)
+        options.headers['Once-Session'] = own;
     try {
         answer = await fetch('/api/v1/' + path, options);
         value = await answer.json();

@@ -39,7 +39,7 @@
 #include <libpq-fe.h>
 #endif
 #ifdef ONCE_WITH_MYSQL
-#include "messages/tables/query_mysql.h"
+#include "programs/once/messages/statement.h"
 #endif
 
 /* clang-format off */
@@ -313,86 +313,6 @@ static int execute_postgres(const struct consume *k, PGconn *conn,
 }
 #endif
 
-#ifdef ONCE_WITH_MYSQL
-/* Puts one of the four, by the digit of its name. 0: it is none of them. */
-static int put_parameter(struct once__my_text *to, char digit,
-                         const once_message *m)
-{
-    const char *const texts[] = {m->id, NULL, m->key, m->type};
-    int n = digit - '1';
-
-    if (n < 0 || n > 3)
-        return 0;
-    if (n == 1)
-        once__my_put_bytes(to, m->body.size == 0 ? "" : m->body.data,
-                           m->body.size);
-    else if (texts[n] == NULL)
-        once__my_put(to, "NULL");
-    else
-        once__my_put_bytes(to, texts[n], strlen(texts[n]));
-    return 1;
-}
-
-/* How much of the text is a string or a name in quotes, or one character. */
-static size_t size_of_part(const char *at)
-{
-    const char quote[] = {*at, '\\', '\0'};
-    size_t n = 1;
-
-    if (strchr("'\"`", *at) == NULL)
-        return 1;
-    for (;;) {
-        n += strcspn(at + n, quote);
-        if (at[n] == '\0')
-            return n;
-        if (at[n] == *at)
-            return n + 1;
-        n += at[n + 1] == '\0' ? 1 : 2;
-    }
-}
-
-/* Values stand in the text: the connection is ours, and its character set and
- * sql_mode are those by which they are escaped. */
-static void fill_in(struct once__my_text *to, const char *sql,
-                    const once_message *m)
-{
-    const char *at = sql;
-    size_t n;
-
-    for (; *at != '\0'; at += n) {
-        n = 2;
-        if ((*at == '$' || *at == '?') && put_parameter(to, at[1], m))
-            continue;
-        n = size_of_part(at);
-        once__my_put_part(to, at, n);
-    }
-}
-
-/* Every statement of the text, up to one that fails. */
-static int execute_mysql(const struct consume *k, MYSQL *conn,
-                         const once_message *m)
-{
-    struct once__my_text text = {0};
-    MYSQL_RES *rows = NULL;
-    unsigned number = 0;
-    int more = 0;
-
-    fill_in(&text, k->sql, m);
-    if (text.failed || mysql_real_query(conn, text.at, text.size) != 0)
-        more = 1;
-    while (more == 0) {
-        number = once__mysql_take(conn, &rows);
-        mysql_free_result(rows);
-        more = number != 0 ? 1 : mysql_next_result(conn);
-    }
-    if (more > 0)
-        cli_say(k->c, 0, "the statement has failed: error %u",
-                number != 0 ? number : mysql_errno(conn));
-    once__my_text_clear(&text);
-    return more < 0 ? ONCE_OK : ONCE_AGAIN;
-}
-#endif
-
 /* Which of the four a parameter is: ?2 and $2 say so, a bare ? is counted.
  * SQLite itself would count $2, too. */
 static int number_of(sqlite3_stmt *q, int at)
@@ -453,15 +373,17 @@ static int execute_sqlite(const struct consume *k, sqlite3 *db,
 
 static int handle_sql(const once_tx *tx, const once_message *m, void *user)
 {
+    const struct consume *k = user;
+
 #ifdef ONCE_WITH_POSTGRES
     if (tx->postgres != NULL)
-        return execute_postgres(user, tx->postgres, m);
+        return execute_postgres(k, tx->postgres, m);
 #endif
 #ifdef ONCE_WITH_MYSQL
     if (tx->mysql != NULL)
-        return execute_mysql(user, tx->mysql, m);
+        return cli_statement_mysql(k->c, k->sql, tx->mysql, m);
 #endif
-    return execute_sqlite(user, tx->sqlite, m);
+    return execute_sqlite(k, tx->sqlite, m);
 }
 
 /* ---- The command line --------------------------------------------------- */

@@ -17,6 +17,8 @@ static const char help[] =
     "                               [--max N | --all]\n"
     "       once messages outbox show SEQ [--body | --reply]\n"
     "       once messages outbox retry|drop|resolve SEQ PHASE --attempt N --why TEXT\n"
+    "       once messages outbox retry PHASE [--route R] [--since TIME] --why TEXT\n"
+    "       once messages outbox retry --records FILE --why TEXT\n"
     "       once messages outbox purge [--older TIME]\n"
     "       once messages outbox stats\n"
     "\n"
@@ -34,6 +36,8 @@ static const char help[] =
     "                 Otherwise the first 16 digits of their SHA-256\n"
     "  --body, --reply   the message's body, or the target's reply, and nothing else\n"
     "  --attempt N    with PHASE as ls and show print them; refused if changed\n"
+    "  --since TIME   retry: emitted since then: 24h ago, 2026-03-01, ...T08:00:00Z\n"
+    "  --records FILE retry: lines of ls --json, each by its own phase and attempt\n"
     "  --why TEXT     kept with the row, with your name and the time (UTC)\n"
     "  --audit FILE   the log that it is written to first (or off)\n"
     "  --older TIME   done longer ago than this (7d)\n"
@@ -52,6 +56,8 @@ static const struct cli_option options[] = {
     {"attempt", "", .id = CLI_ROWS_SEEN},
     {"why", "", .id = CLI_ROWS_WHY},
     {"older", "", .id = CLI_ROWS_OLDER},
+    {"since", "", .id = CLI_ROWS_SINCE},
+    {"records", CLI_FILES, .id = CLI_ROWS_RECORDS},
     CLI_AUDIT_OPTION,
     {.name = NULL},
 };

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bytes.h"
 #include "messages/tables/backend.h"
 #include "messages/tables/outbox.h"
 
@@ -233,6 +234,11 @@ static int stats(const struct cli *c, const once_tx *tx, struct cli_rows *r)
 #define BIT(o) (1u << CLI_ROWS_##o)
 #define DECIDES (BIT(SEEN) | BIT(WHY))
 
+enum {
+    RETRIED = 1 << ONCE__ROW_WAITING | 1 << ONCE__ROW_DEAD |
+              1 << ONCE__ROW_INDETERMINATE
+};
+
 static const struct cli_rows_verb verbs[] = {
     {"ls", BIT(OF) | BIT(AFTER) | BIT(MAX) | BIT(ALL) | BIT(IDS), 0, 0, ls},
     {"show", BIT(IDS) | BIT(BODY) | BIT(REPLY), 0, 1, show},
@@ -244,6 +250,11 @@ static const struct cli_rows_verb verbs[] = {
     {"stats", 0, 0, 0, stats},
     {NULL, 0, 0, 0, NULL},
 };
+
+static const struct cli_rows_verb retry_many = {
+    "retry",
+    BIT(OF) | BIT(SINCE) | BIT(RECORDS) | BIT(MAX) | BIT(ALL) | BIT(WHY), 0, 0,
+    cli_rows_retry_many};
 
 /* The name of the first of these options that the command has, or NULL. */
 static const char *option_of(const struct cli *c, unsigned bits)
@@ -291,6 +302,11 @@ static int take(const struct cli *c, void *user, int o)
     case CLI_ROWS_WHY:
         r->why = optarg;
         return CLI_OK;
+    case CLI_ROWS_SINCE:
+        return cli_read_when(c, "--since", optarg, &r->since_ms);
+    case CLI_ROWS_RECORDS:
+        r->records = optarg;
+        return CLI_OK;
     default:
         return cli_read_time(c, "--older", optarg, &r->older_ms);
     }
@@ -321,6 +337,17 @@ static int check_options(const struct cli *c, const struct cli_rows *r)
     if (missing != NULL)
         return cli_usage(c, "%s requires --%s, as show prints it",
                          r->verb->name, missing);
+    if (r->records != NULL &&
+        (r->phase >= 0 || (r->given & ~(BIT(RECORDS) | BIT(WHY))) != 0))
+        return cli_usage(c, "the lines of --records have their own phases, and "
+                            "no filter goes with them");
+    if (r->verb == &retry_many && r->records == NULL && r->phase < 0)
+        return cli_usage(c,
+                         "say which rows: SEQ and PHASE of one, the PHASE of "
+                         "all, or --records FILE");
+    if (r->verb == &retry_many && r->phase >= 0 &&
+        (1 << r->phase & RETRIED) == 0)
+        return cli_usage(c, "retry is for waiting, dead or indeterminate rows");
     if (r->of != NULL && once__check_name("", r->of, NULL) != ONCE_OK)
         return cli_usage(c,
                          "--%s requires 1 to %zu characters of visible "
@@ -388,7 +415,14 @@ static int read_words(const struct cli *c, struct cli_rows *r, int n,
         v++;
     if (n == 0 || v->name == NULL)
         return cli_usage(c, "say one of %s", r->kind->words);
+    if (r->kind->what == ONCE__MESSAGE_OUTBOX && n < 3 &&
+        strcmp(v->name, "retry") == 0 && (n == 1 || !once__is_digit(*words[1])))
+        v = &retry_many;
     r->verb = v;
+    if (v == &retry_many && n == 2)
+        rc = read_phase(c, r, words[1]);
+    if (rc != CLI_OK || v == &retry_many)
+        return rc == CLI_OK ? check_options(c, r) : rc;
     if (n != words_of(v, r->kind) && (v->run != ls || n != 2))
         return cli_usage(c, "%s requires %s", v->name, requires(v, r->kind));
     if (v->one)
@@ -414,6 +448,8 @@ int cli_rows_run(struct cli *c, int argc, char **argv,
 
     if (rc == CLI_OK)
         rc = read_words(c, &r, argc - optind, argv + optind);
+    if (rc == CLI_OK && r.records != NULL)
+        rc = cli_rows_read(c, r.records, &r.list);
     if (rc == CLI_OK)
         rc = cli_base_open(c, ONCE__BASE_READY, &b);
     if (rc == CLI_OK)
@@ -421,5 +457,6 @@ int cli_rows_run(struct cli *c, int argc, char **argv,
     if (rc == CLI_OK)
         rc = r.verb->run(c, once__base_tx(b), &r);
     once__base_close(b);
+    free(r.list.rows);
     return rc == CLI_OK ? cli_flush(c) : rc;
 }

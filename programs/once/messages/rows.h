@@ -26,7 +26,20 @@ enum {
     CLI_ROWS_SEEN, /* --attempt, --at-version */
     CLI_ROWS_STEP,
     CLI_ROWS_WHY,
-    CLI_ROWS_OLDER
+    CLI_ROWS_OLDER,
+    CLI_ROWS_SINCE,
+    CLI_ROWS_RECORDS
+};
+
+/* Rows of an outbox as an operator has seen them. */
+struct cli_rows_seen {
+    int64_t no;
+    int phase;
+    uint32_t seen;
+};
+struct cli_rows_list {
+    struct cli_rows_seen *rows;
+    size_t n, room;
 };
 
 /* What is asked for. */
@@ -41,6 +54,10 @@ struct cli_rows {
     int ids, body, reply;
     const char *why;
     unsigned given; /* bits of CLI_ROWS_... */
+    /* Of many: */
+    uint64_t since_ms;
+    const char *records; /* a file, or NULL */
+    struct cli_rows_list list;
 };
 
 /* One of them, as it was found. */
@@ -74,6 +91,13 @@ int cli_rows_run(struct cli *c, int argc, char **argv,
                  const struct cli_rows_kind *kind);
 /* The number of a row, or 0 for NULL; cli_rows_run() has checked the digits. */
 int64_t cli_rows_number(const char *name);
+
+/* rows_many.c: `retry` of many rows of an outbox. The lines of a file, before the
+ * database is opened; and the decisions. */
+int cli_rows_read(const struct cli *c, const char *path,
+                  struct cli_rows_list *out);
+int cli_rows_retry_many(const struct cli *c, const once_tx *tx,
+                        struct cli_rows *r);
 
 /* By enum once__row_phase, and enum once_parked, which has the same numbers. */
 #define CLI_PHASES                                                             \

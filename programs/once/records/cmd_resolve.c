@@ -32,6 +32,7 @@ static const char help[] =
     "  --status N       an HTTP response with this status, 200 to 599, for records\n"
     "                   of the gateway; 204 and 304 want /dev/null\n"
     "  --header 'Name: value'   one more header of it, like Content-Type\n"
+    "  --value          JSON: the value that callers of a function get (once.call)\n"
     "  --raw            the result's bytes as they are, for programs of your own\n"
     "And\n"
     "  --fence N, --attempt N   as once show prints them; refused if changed\n"
@@ -55,7 +56,7 @@ struct resolve {
     int actions;      /* how many were given */
     const char *file;
     uint64_t status; /* 0: not given */
-    int raw;
+    int raw, value;
     once__header headers[ONCE__ANSWER_HEADERS];
     size_t n;
     const char *why;
@@ -85,6 +86,7 @@ static const struct cli_option options[] = {
      .most = 599},
     {"header", "", .id = OPT_HEADER},
     {"raw", NULL, CLI_AT(CLI_FLAG, struct resolve, raw)},
+    {"value", NULL, CLI_AT(CLI_FLAG, struct resolve, value)},
     {"why", "", CLI_AT(CLI_TEXT, struct resolve, why)},
     {"keep", "", CLI_AT(CLI_TIME, struct resolve, keep_ms)},
     {.name = NULL},
@@ -134,6 +136,7 @@ static int take(const struct cli *c, void *user, int o)
 static int check_args(const struct cli *c, const struct resolve *r)
 {
     int answers = r->action == OPT_SUCCESS || r->action == OPT_FAILURE;
+    int forms = (r->status != 0) + r->raw + r->value;
 
     if (r->actions != 1)
         return cli_usage(c, "say one of --success FILE, --failure FILE, "
@@ -149,13 +152,14 @@ static int check_args(const struct cli *c, const struct resolve *r)
     if (r->batch != NULL && r->file != NULL && strcmp(r->file, "-") == 0 &&
         strcmp(r->batch, "-") == 0)
         return cli_usage(c, "stdin cannot be both FILEs");
-    if (answers && (r->status != 0) + r->raw != 1)
+    if (answers && forms != 1)
         return cli_usage(c, "say what FILE is: --status N for an HTTP response "
-                            "(the gateway's records), or --raw");
-    if (!answers && (r->status != 0 || r->raw || r->n > 0))
-        return cli_usage(c, "--status, --header and --raw go with --success "
-                            "and --failure only");
-    if (r->raw && r->n > 0)
+                            "(the gateway's records), --value for the JSON of "
+                            "a function's result (once.call), or --raw");
+    if (!answers && (forms > 0 || r->n > 0))
+        return cli_usage(c, "--status, --header, --value and --raw go with "
+                            "--success and --failure only");
+    if (r->status == 0 && r->n > 0)
         return cli_usage(c, "--header goes with --status");
     return cli_check_why(c, r->why);
 }
@@ -188,6 +192,14 @@ static int make_result(const struct cli *c, struct resolve *r)
         r->result = r->body;
         r->body = (once_bytes){NULL, 0}; /* moved */
         return CLI_OK;
+    }
+    if (r->value) {
+        rc = once__answer_value(
+            r->body, r->action == OPT_SUCCESS ? ONCE_SUCCESS : ONCE_FAILURE,
+            &r->result, &err);
+        return rc == ONCE_EINVAL ? cli_usage(c, "%s: %s", r->file, err.text)
+               : rc < 0          ? cli_trouble(c, rc, &err)
+                                 : CLI_OK;
     }
     response = (once__response){.status = (int)r->status,
                                 .headers = r->headers,

@@ -31,6 +31,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/secret.h"
+
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -93,12 +95,40 @@ struct birth {
     pid_t parent;
     char attempt[32], fence[40];
     char **environment;
+    char *hidden[2]; /* entries of it that are on the heap */
 };
 
 static int is_ours(const char *variable)
 {
     return strncmp(variable, "ONCE_ATTEMPT=", 13) == 0 ||
            strncmp(variable, "ONCE_FENCE=", 11) == 0;
+}
+
+static int add_variable(struct birth *b, char *entry, size_t *n)
+{
+    char *own = once__variable_for_child(entry);
+    size_t i;
+
+    if (own == NULL)
+        return ENOMEM;
+    for (i = 0; own != entry && i < 2; i++)
+        if (b->hidden[i] == NULL) {
+            b->hidden[i] = own;
+            break;
+        }
+    if (i == 2 && own != entry) { /* the same name more than once */
+        free(own);
+        return 0;
+    }
+    b->environment[(*n)++] = own;
+    return 0;
+}
+
+static void free_environment(struct birth *b)
+{
+    free(b->hidden[0]);
+    free(b->hidden[1]);
+    free(b->environment);
 }
 
 /* Made before the fork: between that and exec nothing may allocate. */
@@ -112,8 +142,8 @@ static int make_environment(struct birth *b, const struct run_child *child)
     if (b->environment == NULL)
         return ENOMEM;
     for (i = 0, n = 0; environ[i] != NULL; i++)
-        if (!is_ours(environ[i]))
-            b->environment[n++] = environ[i];
+        if (!is_ours(environ[i]) && add_variable(b, environ[i], &n) != 0)
+            return ENOMEM;
     (void)snprintf(b->attempt, sizeof(b->attempt), "ONCE_ATTEMPT=%u",
                    child->attempt);
     (void)snprintf(b->fence, sizeof(b->fence), "ONCE_FENCE=%llu",
@@ -201,7 +231,7 @@ out:
     close_pipe(out);
     close_pipe(err);
     close_pipe(report);
-    free(b.environment);
+    free_environment(&b);
     return rc;
 }
 

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 enum { HEADER_FILE_MAX = 65536 };
 
@@ -55,6 +56,15 @@ static int no_room(const struct cli *c)
                      ONCE_CLIENT_HEADERS_MAX);
 }
 
+/* Those that the client library keeps from its store. */
+static int is_secret(const once_client_header *h)
+{
+    return (h->flags & ONCE_CLIENT_SECRET) != 0 ||
+           strcasecmp(h->name, "Authorization") == 0 ||
+           strcasecmp(h->name, "Cookie") == 0 ||
+           strcasecmp(h->name, "Proxy-Authorization") == 0;
+}
+
 int send_headers_add(const struct cli *c, struct send_headers *h,
                      const char *text_or_file, uint32_t flags)
 {
@@ -65,7 +75,11 @@ int send_headers_add(const struct cli *c, struct send_headers *h,
     if (h->n_memory == ONCE_CLIENT_HEADERS_MAX)
         return no_room(c);
     if (text_or_file[0] == '@') {
-        rc = cli_read_file(c, text_or_file + 1, HEADER_FILE_MAX, &file);
+        rc = (flags & ONCE_CLIENT_SECRET) != 0
+                 ? cli_check_secret(c, text_or_file + 1)
+                 : CLI_OK;
+        if (rc == CLI_OK)
+            rc = cli_read_file(c, text_or_file + 1, HEADER_FILE_MAX, &file);
         if (rc != CLI_OK)
             return rc;
         text = (char *)(uintptr_t)file.data;
@@ -76,7 +90,13 @@ int send_headers_add(const struct cli *c, struct send_headers *h,
     if (text == NULL)
         return cli_say(c, CLI_STORE, "out of memory");
     h->memory[h->n_memory++] = text;
-    return add_header(c, h, text, flags);
+    rc = add_header(c, h, text, flags);
+    if (rc == CLI_OK && is_secret(&h->at[h->n - 1]))
+        cli_say(c, 0,
+                "%s: everybody on this host can read this header; put it into "
+                "a file and say @FILE",
+                h->at[h->n - 1].name);
+    return rc;
 }
 
 void send_headers_free(struct send_headers *h)

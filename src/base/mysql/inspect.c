@@ -11,8 +11,9 @@
  * promise since then is left, and asked nothing until it promises as much again:
  * someone has set sync_binlog to 0, or a semi-synchronous primary goes on
  * without its replica. Each batch compares the settings with those of the
- * inspection, since a proxy may have moved us to another server; a look once a
- * second finds what only the status shows.
+ * inspection, since a proxy may have moved us to another server or to a session
+ * without the settings that were made here; a look once a second finds what only
+ * the status shows.
  *
  * Settings and status are read by SHOW: what a server does not know it leaves
  * out, so the same text is understood by MySQL and MariaDB.
@@ -43,11 +44,19 @@ static const char session[] =
     /* MySQL shows old statistics without it; MariaDB skips the comment. */
     "/*!80000 SET SESSION information_schema_stats_expiry = 0 */";
 
+/* The name of the isolation level: MySQL skips the first comment, MariaDB the
+ * second one. */
 const char once__my_guard[] =
     "CONCAT_WS(' ', LEFT(@@hostname, 64), @@port, @@server_id, @@read_only, "
     "@@log_bin,"
     " @@sync_binlog, @@sql_log_bin, @@innodb_flush_log_at_trx_commit,"
-    " @@innodb_doublewrite, @@autocommit, @@auto_increment_increment)";
+    " @@innodb_doublewrite, @@autocommit, @@auto_increment_increment,"
+    " @@sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+    " AND @@character_set_client = 'binary'"
+    " AND @@character_set_connection = 'binary'"
+    " AND @@character_set_results = 'binary'"
+    " /*M!100600 AND @@tx_isolation = 'READ-COMMITTED' */"
+    " /*!80000 AND @@transaction_isolation = 'READ-COMMITTED' */)";
 
 /* ---- What the server says ---------------------------------------------- */
 
@@ -140,11 +149,18 @@ static void read_pairs(MYSQL_RES *rows, struct said *said)
                                row[1]);
 }
 
+static int keeps_settings(const char *guard)
+{
+    size_t size = strlen(guard);
+
+    return size > 0 && guard[size - 1] == '1';
+}
+
 static int listen_to(struct once__my_link *l, uint64_t until_ms,
                      struct said *said, once_error *err)
 {
-    enum { SHOW = 1536 };
-    char sql[2 * SHOW + 2 * ONCE__MY_GUARD], variables[SHOW], status[SHOW];
+    enum { SHOW = 1536, GUARD = 1024 };
+    char sql[2 * SHOW + GUARD], variables[SHOW], status[SHOW];
     struct once__my_answer a;
     MYSQL_ROW row;
     int rc;
@@ -160,6 +176,13 @@ static int listen_to(struct once__my_link *l, uint64_t until_ms,
     if (a.count != 3 || (row = mysql_fetch_row(a.rows[2])) == NULL ||
         row[0] == NULL || strlen(row[0]) >= sizeof(said->guard)) {
         rc = once__fail(err, ONCE_EOPEN, "%s: not a server that we understand",
+                        l->label);
+    } else if (!keeps_settings(row[0])) {
+        rc = once__fail(err, ONCE_EOPEN,
+                        "%s: the session has not the sql_mode, character set "
+                        "or isolation level that was just set: connect to the "
+                        "server, or by a pooler that keeps one session for "
+                        "each connection",
                         l->label);
     } else {
         read_pairs(a.rows[0], said);
@@ -345,10 +368,15 @@ int once__my_inspect(struct once__my_link *l, uint64_t until_ms,
     return once__my_look(l, until_ms, err);
 }
 
-int once__my_guarded(struct once__my_link *l, const char *value)
+int once__my_guarded(struct once__my_link *l, const char *value,
+                     once_error *err)
 {
     if (value != NULL && strcmp(value, l->guard) == 0)
-        return 1;
+        return ONCE_OK;
     once__my_disconnect(l);
-    return 0;
+    return once__fail(err, ONCE_ESTORE,
+                      "%s: another server, or a session without our settings; "
+                      "it is inspected again. A pooler must keep one session "
+                      "for each connection",
+                      l->label);
 }

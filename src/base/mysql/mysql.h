@@ -69,9 +69,8 @@ void once__my_text_reset(struct once__my_text *t);
 void once__my_put(struct once__my_text *t, const char *words);
 void once__my_put_part(struct once__my_text *t, const char *words, size_t size);
 void once__my_put_number(struct once__my_text *t, uint64_t number);
-/* Bytes as a value: x'...' or, half as long, _binary'...' with escapes. */
+/* Bytes as a value: x'...'. */
 void once__my_put_hex(struct once__my_text *t, const void *data, size_t size);
-void once__my_put_bytes(struct once__my_text *t, const void *data, size_t size);
 
 /* ---- link.c: one connection -------------------------------------------- */
 
@@ -145,10 +144,12 @@ ONCE_CHECK int once__my_look(struct once__my_link *l, uint64_t until_ms,
                              once_error *err);
 
 /* An expression whose value is l->guard as long as nothing has changed: another
- * server, or settings. */
+ * server, or settings. Its last digit is 1 in a session with the settings that
+ * the inspection has made. */
 extern const char once__my_guard[];
-/* 0: it has. The connection is closed. */
-ONCE_CHECK int once__my_guarded(struct once__my_link *l, const char *value);
+/* ONCE_OK, or ONCE_ESTORE: it has, and the connection is closed. */
+ONCE_CHECK int once__my_guarded(struct once__my_link *l, const char *value,
+                                once_error *err);
 
 /* ---- connect.c --------------------------------------------------------- */
 

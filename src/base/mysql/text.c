@@ -2,10 +2,10 @@
 /*
  * text.c - statements, in a buffer that grows.
  *
- * Bytes become x'...' or a string with escapes. The session's character set is
- * `binary` and sql_mode has no NO_BACKSLASH_ESCAPES (inspect.c), so that a byte
- * means itself, and three of them are all that must be escaped. There is no other
- * way for bytes into a statement.
+ * Bytes become x'...': whatever they are, only hexadecimal digits enter the text,
+ * and no sql_mode and no character set gives those another meaning. There is no
+ * other way for a value into a statement. It refuses quotes with escapes, which
+ * mean something else in a session that has lost its settings.
  */
 #include <string.h>
 
@@ -80,24 +80,4 @@ void once__my_put_hex(struct once__my_text *t, const void *data, size_t size)
     once__hex(data, size, to + 2);
     to[2 + 2 * size] = '\'';
     t->size += 2 * size + 3;
-}
-
-/* NUL, ' and \ mean themselves behind a backslash; NUL is written 0. */
-void once__my_put_bytes(struct once__my_text *t, const void *data, size_t size)
-{
-    const char *from = data;
-    char *to, *begin;
-    size_t i;
-
-    once__my_put(t, "_binary'");
-    to = begin = room(t, 2 * size + 1);
-    if (to == NULL)
-        return;
-    for (i = 0; i < size; i++) {
-        if (from[i] == '\0' || from[i] == '\'' || from[i] == '\\')
-            *to++ = '\\';
-        *to++ = from[i] == '\0' ? '0' : from[i];
-    }
-    *to++ = '\'';
-    t->size += (size_t)(to - begin);
 }

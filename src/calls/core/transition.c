@@ -25,6 +25,7 @@
 #include <once/store.h>
 
 #include "base/error.h"
+#include "calls/core/bounds.h"
 
 /* What one decision uses; `op` and `r` belong to the caller. */
 struct step {
@@ -105,7 +106,8 @@ static int grant(struct step *s)
     once_record *r = s->r;
     const once_op *op = s->op;
 
-    assert(r->attempt < UINT32_MAX);
+    if (r->attempt >= ONCE__ATTEMPT_MAX || *s->fence >= ONCE__FENCE_MAX)
+        return ONCE_ECORRUPT; /* nobody has counted so far */
     if (r->state == ONCE_ABSENT)
         r->created_ms = s->now_ms;
     r->doubt = r->doubt || r->state == ONCE_DISPATCHED ||
@@ -115,8 +117,8 @@ static int grant(struct step *s)
     r->policy = (uint8_t)op->policy;
     r->attempt++;
     r->fence = ++*s->fence;
-    r->lease_ms = s->now_ms + op->lease_ms;
-    r->keep_ms = s->now_ms + op->keep_ms;
+    r->lease_ms = once__time_after(s->now_ms, op->lease_ms);
+    r->keep_ms = once__time_after(s->now_ms, op->keep_ms);
     r->granted_ms = s->now_ms;
     r->ended_ms = 0;
     r->reason = ONCE_REASON_NONE;
@@ -160,7 +162,7 @@ static void make_absent(struct step *s, int reason)
     r->ended_ms = s->now_ms;
     r->policy = 0;
     r->lease_ms = 0;
-    r->keep_ms = later(r->keep_ms, s->now_ms + s->op->keep_ms);
+    r->keep_ms = later(r->keep_ms, once__time_after(s->now_ms, s->op->keep_ms));
     memset(r->fingerprint, 0, ONCE_FINGERPRINT_SIZE);
     s->changed = 1;
 }
@@ -175,7 +177,7 @@ static void finish(struct step *s)
     r->result = s->op->result;
     r->lease_ms = 0;
     r->ended_ms = s->now_ms;
-    r->keep_ms = s->now_ms + s->op->keep_ms;
+    r->keep_ms = once__time_after(s->now_ms, s->op->keep_ms);
     s->changed = 1;
 }
 
@@ -214,7 +216,7 @@ static int dispatch_or_renew(struct step *s)
         return ONCE_LOST;
     if (s->op->verb == ONCE_OP_DISPATCH)
         s->r->state = ONCE_DISPATCHED;
-    s->r->lease_ms = s->now_ms + s->op->lease_ms;
+    s->r->lease_ms = once__time_after(s->now_ms, s->op->lease_ms);
     s->changed = 1;
     return ONCE_OK;
 }
@@ -346,7 +348,7 @@ static int (*const calls[ONCE__OP_END])(struct step *) = {
  * allowed is cut to it, or no reaper could reap it for so long. */
 static void cut_lease(struct step *s)
 {
-    uint64_t most = s->now_ms + ONCE_LEASE_MAX_MS;
+    uint64_t most = once__time_after(s->now_ms, ONCE_LEASE_MAX_MS);
 
     if (owned(s->r) && s->r->lease_ms > most) {
         s->r->lease_ms = most;
@@ -357,7 +359,7 @@ static void cut_lease(struct step *s)
 int once__transition(once_record *r, once_op *op, uint64_t now_ms,
                      uint64_t *fence)
 {
-    struct step s = {r, op, now_ms, fence, 0};
+    struct step s = {r, op, once__time_after(now_ms, 0), fence, 0};
 
     assert(op->verb > 0 && op->verb < ONCE__OP_END);
     assert(once__record_sane(r));
@@ -371,11 +373,23 @@ int once__transition(once_record *r, once_op *op, uint64_t now_ms,
     return s.changed;
 }
 
+static int within_bounds(const once_record *r)
+{
+    const uint64_t times[] = {r->lease_ms, r->keep_ms, r->granted_ms,
+                              r->created_ms, r->ended_ms};
+    size_t i;
+
+    for (i = 0; i < sizeof(times) / sizeof(times[0]); i++)
+        if (times[i] > ONCE__TIME_MAX)
+            return 0;
+    return r->attempt <= ONCE__ATTEMPT_MAX && r->fence <= ONCE__FENCE_MAX;
+}
+
 int once__record_sane(const once_record *r)
 {
     if (r->attempt == 0)
         return r->state == ONCE_ABSENT && r->fence == 0;
-    return r->state <= ONCE_INDETERMINATE && r->fence > 0 &&
+    return within_bounds(r) && r->state <= ONCE_INDETERMINATE && r->fence > 0 &&
            r->kind <= ONCE_FAILURE && r->doubt <= 1 &&
            (r->policy & ~(ONCE_TAKEOVER | ONCE_RETRY_FAILED)) == 0 &&
            (r->kind != ONCE_NO_KIND) == (r->state == ONCE_COMPLETED) &&

@@ -34,6 +34,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "calls/core/bounds.h"
 #include "calls/core/transition.h"
 #include "base/error.h"
 #include "base/must.h"
@@ -820,7 +821,7 @@ static int put_head(struct journal *s, const once_store_head *put,
     struct once__shared *shared = s->log.shared;
     int code, now;
 
-    if (!once__journal_head_sane(put))
+    if (!once__head_sane(put))
         return once__fail(err, ONCE_EINVAL, "%s: no such head", s->log.path);
     code = once__journal_lock(&s->log, err);
     if (code != ONCE_OK)

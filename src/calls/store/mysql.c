@@ -36,6 +36,7 @@
 
 #include <mysqld_error.h>
 
+#include "calls/core/bounds.h"
 #include "calls/core/transition.h"
 #include "base/error.h"
 #include "base/grow.h"
@@ -54,8 +55,8 @@ enum {
     NOWAIT_REFUSED = 3572 /* MySQL's own number for a lock that is not free */
 };
 
-/* A fence that is not drawn yet. No operation can have seen it. */
-#define NOT_DRAWN UINT64_MAX
+/* A fence that is not drawn yet: the last one that there can be. */
+#define NOT_DRAWN ONCE__FENCE_MAX
 
 /* How a record is asked for (bits). */
 enum {
@@ -351,11 +352,8 @@ static int take_place(struct batch *b, MYSQL_RES *rows)
                           "as a new one (reload the gateway, restart the "
                           "program)",
                           s->link.label);
-    if (!once__my_guarded(&s->link, row[3]))
-        return once__fail(b->err, ONCE_ESTORE,
-                          "%s: another server, or other settings: it is "
-                          "inspected again",
-                          s->link.label);
+    if (once__my_guarded(&s->link, row[3], b->err) != ONCE_OK)
+        return ONCE_ESTORE;
     b->now_ms = clock_is_set(s) ? s->options.clock(s->options.user)
                                 : once__my_number(row[0]);
     return ONCE_OK;

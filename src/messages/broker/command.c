@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/secret.h"
 #include "messages/broker/share.h"
 #include "base/steady.h"
 
@@ -39,32 +40,46 @@ static int is_ours(const struct once__command *c, const char *entry)
     return 0;
 }
 
-/* Our environment with the message in it. The first VARS entries are on the
- * heap, or NULL at its end. */
+/* Our environment with the message in it, and with nothing that the message lacks.
+ * `*made` entries, from the first one on, are on the heap. NULL: no memory. */
 static char **make_environment(const struct once__command *c, size_t *made)
 {
-    size_t n = 0, i;
-    char **env;
+    size_t n = 0, i, room;
+    char **env, *entry;
 
     while (environ != NULL && environ[n] != NULL)
         n++;
-    env = calloc(n + VARS + 1, sizeof(*env));
+    room = n + VARS + 1;
+    env = calloc(room, sizeof(*env));
     *made = 0;
-    for (i = 0; env != NULL && i < VARS && c->vars[i] != NULL; i++) {
+    if (env == NULL)
+        return NULL;
+    for (i = 0; i < VARS && c->vars[i] != NULL; i++) {
         if (c->values[i] == NULL || c->values[i][0] == '\0')
             continue;
-        if (asprintf(&env[*made], "%s%s", c->vars[i], c->values[i]) < 0) {
-            while (*made > 0)
-                free(env[--*made]);
-            free(env);
-            return NULL;
-        }
+        if (asprintf(&env[*made], "%s%s", c->vars[i], c->values[i]) < 0)
+            goto out;
         (*made)++;
     }
-    for (i = 0, n = *made; env != NULL && environ != NULL && environ[i]; i++)
-        if (!is_ours(c, environ[i]))
-            env[n++] = environ[i];
+    /* Borrowed ones are filled in from behind. */
+    for (i = 0, n = room - 1; environ != NULL && environ[i] != NULL; i++) {
+        if (is_ours(c, environ[i]))
+            continue;
+        entry = once__variable_for_child(environ[i]);
+        if (entry == NULL)
+            goto out;
+        if (entry == environ[i])
+            env[--n] = entry;
+        else
+            env[(*made)++] = entry;
+    }
+    memmove(env + *made, env + n, (room - n) * sizeof(*env));
     return env;
+out:
+    while (*made > 0)
+        free(env[--*made]);
+    free(env);
+    return NULL;
 }
 
 /* The body as a file that is in memory alone; -1. */

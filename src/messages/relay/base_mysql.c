@@ -63,6 +63,12 @@ static int connect_(struct once__base *b, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     once__my_answer_clear(&none);
+    /* From here on a text is one statement, whatever is in it. */
+    if (mysql_set_server_option(o->link.conn,
+                                MYSQL_OPTION_MULTI_STATEMENTS_OFF) != 0) {
+        once__my_disconnect(&o->link);
+        return once__fail(err, ONCE_EAWAY, "the connection was lost");
+    }
     once__base_keep_socket(b, mysql_get_socket(o->link.conn));
     b->tx.mysql = o->link.conn;
     return ONCE_OK;

@@ -3,10 +3,14 @@
  * anchor.c - lines of a log that were kept elsewhere, where who may write to the
  * log may not: in syslog, or in a file of another owner.
  *
- *    ... once audit: /var/log/once/audit.jsonl: {"seq":7, ... "hash":"..."}
+ *    TIME HOST once[7]: once audit: /var/log/once/audit.jsonl: {"seq":7, ...}
+ *    <85>1 TIME HOST once 7 - - once audit: /var/log/once/audit.jsonl: {...}
+ *    {..."SYSLOG_IDENTIFIER":"once","MESSAGE":"once audit: ..."}
  *    {"lines":7, ... "last":7,"hash":"..."}     (once audit verify --json)
  *
- * What is anything else is passed over, and so is a line of another log.
+ * Others write to syslog, too, and what strangers say to them: so the tag must be
+ * of a program of ours, and the words must begin its message. What is anything else
+ * is passed over, and so is a line of another log.
  */
 #include "operate/audit/line.h"
 
@@ -28,22 +32,120 @@ struct once__audit_anchors {
     size_t n, room;
 };
 
-/* Where the object of a line begins, or NULL: it has none of this log. */
-static const char *object_of(const char *line, const char *log)
+/* ---- One line ------------------------------------------------------------- */
+
+/* The programs that write a log, as syslog calls them. */
+static int is_tag(const char *tag, size_t size)
+{
+    static const char *const tags[] = {"once", "once-console"};
+    size_t i;
+
+    for (i = 0; i < sizeof(tags) / sizeof(tags[0]); i++)
+        if (strlen(tags[i]) == size && memcmp(tag, tags[i], size) == 0)
+            return 1;
+    return 0;
+}
+
+/* What follows the next space; NULL: there is none. */
+static const char *next_word(const char *at)
+{
+    at += strcspn(at, " \n");
+    return *at == ' ' ? at + 1 : NULL;
+}
+
+/* Behind one element of the structured data, "[id name=\"value\" ...]". A quote or a
+ * bracket in a value stands behind a backslash, or is quoted. */
+static const char *skip_element(const char *at)
+{
+    int quoted = 0;
+
+    for (; *at != '\0' && (quoted || *at != ']'); at++) {
+        if (quoted && at[0] == '\\' && at[1] != '\0')
+            at++;
+        else if (*at == '"')
+            quoted = !quoted;
+    }
+    return at + (*at == ']');
+}
+
+/* RFC 5424: "<PRI>1 TIME HOST APP-NAME PROCID MSGID SD MSG", from its TIME on. */
+static const char *message_of_5424(const char *at)
+{
+    const char *app = next_word(at);
+    size_t i;
+
+    app = app == NULL ? NULL : next_word(app);
+    if (app == NULL || !is_tag(app, strcspn(app, " \n")))
+        return NULL;
+    at = app;
+    for (i = 0; at != NULL && i < 3; i++)
+        at = next_word(at);
+    if (at == NULL)
+        return NULL;
+    at += *at == '-';
+    while (*at == '[')
+        at = skip_element(at);
+    if (*at != ' ')
+        return NULL;
+    return strncmp(++at, "\xef\xbb\xbf", 3) == 0 ? at + 3 : at;
+}
+
+/* "TIME HOST TAG[PID]: MSG", as RFC 3164, rsyslog and journalctl write it: the tag
+ * is the first word that ends with a colon, whatever the time looks like. */
+static const char *message_of_tag(const char *at)
+{
+    size_t n, tag;
+
+    for (; at != NULL; at = next_word(at)) {
+        n = strcspn(at, " \n");
+        if (n == 0 || at[n - 1] != ':')
+            continue;
+        tag = strcspn(at, "[:");
+        if (at[tag] == '[' &&
+            at[tag + 1 + strspn(at + tag + 1, "0123456789")] != ']')
+            return NULL;
+        return is_tag(at, tag) ? next_word(at) : NULL;
+    }
+    return NULL;
+}
+
+/* The message of a line of syslog that a program of ours wrote, or NULL. */
+static const char *message_of(const char *line)
+{
+    size_t digits;
+
+    if (line[0] == '<') {
+        digits = strspn(line + 1, "0123456789");
+        if (digits == 0 || line[1 + digits] != '>')
+            return NULL;
+        line += digits + 2;
+        if (strncmp(line, "1 ", 2) == 0)
+            return message_of_5424(line + 2);
+    }
+    return message_of_tag(line);
+}
+
+/* Where the object of a message begins, or NULL: it has none of this log. */
+static const char *object_of(const char *text, const char *log)
 {
     static const char begin[] = "once audit: ";
-    const char *text = strstr(line, begin);
     size_t n = log != NULL ? strlen(log) : 0;
 
-    if (text == NULL)
-        return strchr(line, '{');
+    if (text == NULL || strncmp(text, begin, sizeof(begin) - 1) != 0)
+        return NULL;
     text += sizeof(begin) - 1;
-    if (text[0] == '{' || log == NULL)
-        return strchr(text, '{');
+    if (text[0] == '{')
+        return text;
+    if (log == NULL) {
+        text = strstr(text, ": {");
+        return text == NULL ? NULL : text + 2;
+    }
     if (strncmp(text, log, n) != 0 || strncmp(text + n, ": {", 3) != 0)
         return NULL;
     return text + n + 2;
 }
+
+/* ---- All lines ------------------------------------------------------------- */
 
 static int add(once__audit_anchors *a, uint64_t seq, const char *hash)
 {
@@ -59,22 +161,52 @@ static int add(once__audit_anchors *a, uint64_t seq, const char *hash)
     return ONCE_OK;
 }
 
-static int take(once__audit_anchors *a, const char *line, const char *log)
+static int take_object(once__audit_anchors *a, json_t *o)
 {
-    const char *text = object_of(line, log), *hash;
-    json_t *o, *seq;
-    int rc = ONCE_OK;
+    json_t *seq = json_object_get(o, "seq");
+    const char *hash = json_string_value(json_object_get(o, "hash"));
 
-    if (text == NULL)
-        return ONCE_OK;
-    o = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
-    seq = json_object_get(o, "seq");
     if (seq == NULL)
         seq = json_object_get(o, "last");
-    hash = json_string_value(json_object_get(o, "hash"));
-    if (json_integer_value(seq) > 0 && hash != NULL &&
-        strlen(hash) == ONCE__AUDIT_HEX - 1)
-        rc = add(a, (uint64_t)json_integer_value(seq), hash);
+    if (json_integer_value(seq) <= 0 || hash == NULL ||
+        strlen(hash) != ONCE__AUDIT_HEX - 1)
+        return ONCE_OK;
+    return add(a, (uint64_t)json_integer_value(seq), hash);
+}
+
+static int take_message(once__audit_anchors *a, const char *text,
+                        const char *log)
+{
+    json_t *o = NULL;
+    int rc;
+
+    text = object_of(text, log);
+    if (text != NULL)
+        o = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+    rc = take_object(a, o);
+    json_decref(o);
+    return rc;
+}
+
+/* A line that is an object is one of `once audit verify --json`, of a log itself,
+ * or of `journalctl -o json`. */
+static int take(once__audit_anchors *a, const char *line, const char *log)
+{
+    json_t *o;
+    const char *tag;
+    int rc;
+
+    if (line[0] != '{')
+        return take_message(a, message_of(line), log);
+    o = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+    tag = json_string_value(json_object_get(o, "SYSLOG_IDENTIFIER"));
+    if (json_object_get(o, "MESSAGE") == NULL)
+        rc = take_object(a, o);
+    else if (tag != NULL && is_tag(tag, strlen(tag)))
+        rc = take_message(a, json_string_value(json_object_get(o, "MESSAGE")),
+                          log);
+    else
+        rc = ONCE_OK;
     json_decref(o);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include "base/bytes.h"
 #include "base/error.h"
 #include "base/grow.h"
+#include "calls/core/bounds.h"
 #include "calls/core/record.h"
 
 enum { BLOCK = 1 << 16 };
@@ -67,6 +68,19 @@ static int read_end(once__copy *c, uint8_t end[ONCE__COPY_END], off_t *at,
     return ONCE_OK;
 }
 
+/* Only a damaged copy, or one that somebody has made up, has others. */
+static int check_numbers(const once__copy_about *a, once_error *err)
+{
+    if (a->incarnation > ONCE_INCARNATION_MAX)
+        return damaged(err, "its incarnation is larger than one can be");
+    if (!once__fence_fits(a->fence, a->incarnation))
+        return damaged(err, "its largest fence is of a later incarnation");
+    if (a->begun_ms > ONCE__TIME_MAX || a->ended_ms > ONCE__TIME_MAX ||
+        a->ahead_ms > ONCE__TIME_MAX || a->keep_ms > ONCE__TIME_MAX)
+        return damaged(err, "one of its times is larger than one can be");
+    return ONCE_OK;
+}
+
 static int sum_up_to(once__copy *c, off_t left, uint8_t sum[32])
 {
     uint8_t *block = malloc(BLOCK);
@@ -101,6 +115,9 @@ static int check(once__copy *c, once_error *err)
     if (!sum_up_to(c, at + ONCE__COPY_SUM, sum) ||
         memcmp(sum, end + ONCE__COPY_SUM, sizeof(sum)) != 0)
         return damaged(err, "its checksum differs");
+    rc = check_numbers(&c->about, err);
+    if (rc != ONCE_OK)
+        return rc;
     c->left = c->about.records;
     return fseeko(c->from, ONCE__COPY_HEAD, SEEK_SET) == 0
                ? ONCE_OK
@@ -167,6 +184,8 @@ int once__copy_next(once__copy *c, once_named *out, once_error *err)
                              &out->record, err);
     if (rc != ONCE_OK)
         return rc;
+    if (!once__fence_fits(out->record.fence, c->about.incarnation))
+        return damaged(err, "a record's fence is of a later incarnation");
     c->left--;
     return 1;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "calls/core/bounds.h"
 #include "calls/store/store.h"
 
 enum { DAY_MS = 86400000 };
@@ -189,7 +190,7 @@ int once__copy_restore(once__copy *c, once_store *s, const once__restore *how,
     if (rc == ONCE_OK)
         rc = import_all(c, s, how, err);
     put.gap = (uint32_t)how->gap;
-    put.gap_until_ms = once__wall_clock(NULL) + keep_ms;
+    put.gap_until_ms = once__time_after(once__wall_clock(NULL), keep_ms);
     return rc == ONCE_OK ? s->ops->head(s, &put, head, err) : rc;
 }
 
@@ -214,7 +215,8 @@ int once__copy_adopt(once_store *s, const once__restore *how,
     until_ms = put.gap != ONCE_GAP_NONE ? put.gap_until_ms : 0;
     put.gap = (uint32_t)how->gap;
     put.gap_from_ms = 0; /* not known */
-    put.gap_until_ms = longest(until_ms, once__wall_clock(NULL) +
-                                             longest(how->keep_ms, DAY_MS));
+    put.gap_until_ms =
+        longest(until_ms, once__time_after(once__wall_clock(NULL),
+                                           longest(how->keep_ms, DAY_MS)));
     return s->ops->head(s, &put, head, err);
 }

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/grow.h"
 #include "base/path.h"
+#include "calls/core/bounds.h"
 #include "calls/core/record.h"
 #include "calls/store/store.h"
 
@@ -109,6 +110,10 @@ static int put_end(struct writer *w)
 
     if (rc != ONCE_OK)
         return rc;
+    if (!once__fence_fits(w->about->fence, w->about->incarnation))
+        return once__fail(w->err, ONCE_EOPEN,
+                          "copy: the store was restored meanwhile: copy it "
+                          "again");
     w->about->ended_ms = now_ms(w->s);
     once__put(end, 0, 4);
     once__put(end + 4, w->about->records, 8);

@@ -264,8 +264,6 @@ ONCE_CHECK int once__journal_head_save(const struct once__journal *j,
 /* The first one, with a new id, unless there is one. */
 ONCE_CHECK int once__journal_head_make(const struct once__journal *j,
                                        once_error *err);
-/* 1 if there may be such a one. */
-int once__journal_head_sane(const once_store_head *h);
 
 /* ---- time.c: the file DIR/clock ----------------------------------------- */
 

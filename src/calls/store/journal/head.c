@@ -21,6 +21,7 @@
 
 #include "base/crc32c.h"
 #include "base/error.h"
+#include "calls/core/bounds.h"
 #include "calls/store/journal/handle.h"
 
 enum { SUMMED = 48, SIZE = 52 };
@@ -50,12 +51,7 @@ static int decode(const uint8_t *p, once_store_head *h)
     h->gap = (uint32_t)once__get(p + 28, 4);
     h->gap_from_ms = once__get(p + 32, 8);
     h->gap_until_ms = once__get(p + 40, 8);
-    return once__journal_head_sane(h);
-}
-
-int once__journal_head_sane(const once_store_head *h)
-{
-    return h->incarnation <= ONCE_INCARNATION_MAX && h->gap <= ONCE_GAP_ACCEPT;
+    return once__head_sane(h);
 }
 
 int once__journal_head_load(int folder, const char *path, once_store_head *out,

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/must.h"
 #include "base/steady.h"
+#include "calls/core/bounds.h"
 #include "calls/store/mysql/mysql.h"
 #include "calls/store/sqlstore.h"
 #include "calls/store/store.h"
@@ -45,13 +46,10 @@ int once__my_question(struct once__my_link *l, struct once__my_text *t,
         ONCE__MY_DONE)
         return once__my_fail(l, ONCE_ESTORE, err);
     last = out->count > 0 ? mysql_fetch_row(out->rows[out->count - 1]) : NULL;
-    if (last != NULL && once__my_guarded(l, last[0]))
+    if (once__my_guarded(l, last == NULL ? NULL : last[0], err) == ONCE_OK)
         return ONCE_OK;
     once__my_answer_clear(out);
-    return once__fail(err, ONCE_ESTORE,
-                      "%s: another server, or other settings: it is inspected "
-                      "again",
-                      l->label);
+    return ONCE_ESTORE;
 }
 
 static int not_ours(const struct once__my_link *l, once_error *err)
@@ -178,7 +176,7 @@ static int read_head(const struct once__my_link *l, MYSQL_RES *rows,
     out->gap = (uint32_t)once__my_number(row[2]);
     out->gap_from_ms = once__my_number(row[3]);
     out->gap_until_ms = once__my_number(row[4]);
-    return ONCE_OK;
+    return once__head_sane(out) ? ONCE_OK : not_ours(l, err);
 }
 
 int once__my_head(struct once__my_link *l, struct once__my_text *t,

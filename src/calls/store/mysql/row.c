@@ -246,7 +246,7 @@ static const struct {
 
 static const struct {
     const char *name;
-    int hex; /* 1: it is random, and has no default; 0: that is no bytes */
+    int always; /* 1: it has no default; 0: that is no bytes */
 } bytes_of_row[BYTES_OF_ROW] = {
     {"token", 1}, {"name", 1},    {"fingerprint", 1}, {"trace", 0},
     {"grp", 0},   {"subject", 0}, {"label", 0},       {"note", 0},
@@ -288,7 +288,7 @@ uint32_t once__my_columns_for(const once_record *r, uint64_t fence)
             row.numbers[i] != (uint64_t)numbers_of_row[i].usual)
             columns |= 1u << i;
     for (i = 0; i < BYTES_OF_ROW; i++)
-        if (bytes_of_row[i].hex || row.bytes[i].size > 0)
+        if (bytes_of_row[i].always || row.bytes[i].size > 0)
             columns |= 1u << (NUMBERS_OF_ROW + i);
     return columns;
 }
@@ -328,10 +328,7 @@ void once__my_put_record(struct once__my_text *t, const uint8_t *name,
         if (!(columns & 1u << (NUMBERS_OF_ROW + i)))
             continue;
         once__my_put(t, between);
-        if (bytes_of_row[i].hex)
-            once__my_put_hex(t, row.bytes[i].data, row.bytes[i].size);
-        else
-            once__my_put_bytes(t, row.bytes[i].data, row.bytes[i].size);
+        once__my_put_hex(t, row.bytes[i].data, row.bytes[i].size);
         between = ",";
     }
     once__my_put(t, ")");
@@ -368,6 +365,6 @@ void once__my_put_changes(struct once__my_text *t, const once_record *before,
     }
     if (before->note.data != after->note.data) {
         once__my_put(t, ",note=");
-        once__my_put_bytes(t, after->note.data, after->note.size);
+        once__my_put_hex(t, after->note.data, after->note.size);
     }
 }

@@ -227,7 +227,7 @@ void once__my_write_body(struct once__my_writer *w, once_bytes result,
         once__my_put(w->text, ",");
         once__my_put_number(w->text, result.size);
         once__my_put(w->text, ",");
-        once__my_put_bytes(w->text, size > 0 ? data + at : NULL, size);
+        once__my_put_hex(w->text, size > 0 ? data + at : NULL, size);
         once__my_put(w->text, ")");
         *open = 1;
         at += size;

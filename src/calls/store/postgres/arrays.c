@@ -24,6 +24,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "calls/core/bounds.h"
 #include "calls/core/transition.h"
 #include "base/grow.h"
 #include "base/must.h"
@@ -798,5 +799,6 @@ int once__pg_head_read(const PGresult *rows, once_store_head *out)
     out->gap = (uint32_t)field(rows, 0, 2);
     out->gap_from_ms = field(rows, 0, 3);
     out->gap_until_ms = field(rows, 0, 4);
-    return copy(field_bytes(rows, 0, 0), out->id, ONCE_STORE_ID_SIZE);
+    return once__head_sane(out) &&
+           copy(field_bytes(rows, 0, 0), out->id, ONCE_STORE_ID_SIZE);
 }

@@ -62,8 +62,7 @@ void once__redis_value_encode(const once_record *r,
 /* A record that can be written on: the core asserts what is checked here. */
 static int usable(const once_record *r)
 {
-    return r->attempt > 0 && r->attempt < UINT32_MAX &&
-           r->fence < UINT64_C(1) << 63 && r->result.size <= ONCE_RESULT_MAX &&
+    return r->attempt > 0 && r->result.size <= ONCE_RESULT_MAX &&
            once__record_sane(r);
 }
 

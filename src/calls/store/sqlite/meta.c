@@ -12,6 +12,7 @@
 #include <sys/random.h>
 
 #include "base/crc32c.h"
+#include "calls/core/bounds.h"
 
 static int bind(sqlite3_stmt *q, int at, uint64_t value)
 {
@@ -162,7 +163,9 @@ int once__sqlite_head(struct once__sqlite_link *link, once_store_head *h)
     h->gap = (uint32_t)value[3];
     h->gap_from_ms = value[4];
     h->gap_until_ms = value[5];
-    return SQLITE_OK;
+    return value[2] <= ONCE_INCARNATION_MAX && once__head_sane(h)
+               ? SQLITE_OK
+               : SQLITE_CORRUPT;
 }
 
 int once__sqlite_head_put(struct once__sqlite_link *link,
