@@ -60,7 +60,8 @@ def _do(rng, cannot):
           "extra": [x for x in EXTRA if rng.random() < 0.12
                     and ("extra", x) not in cannot]}
     return {name: value for name, value in do.items()
-            if value and (name, value) not in cannot and name not in cannot}
+            if value and name not in cannot and
+            (name == "extra" or (name, value) not in cannot)}
 
 
 def _first(rng):

@@ -5,6 +5,7 @@ case over connections of its own: a client that leaves closes its socket.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
@@ -32,6 +33,10 @@ class Answer:
             return json.loads(self.body).get("code", "")
         except ValueError:
             return ""
+
+    def shown(self):
+        """As the log says it."""
+        return self.status, hashlib.sha256(self.body).hexdigest()
 
     def __repr__(self):
         return "%d%s %s %r" % (self.status, "" if self.whole else " (cut)",

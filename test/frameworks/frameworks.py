@@ -32,3 +32,31 @@ class Framework:
 
 
 FRAMEWORKS = {}
+
+
+def python(app):
+    return lambda build: ["/usr/bin/python3", str(APPS / app)]
+
+
+def started(app):
+    """By a program of its own, which compiles it or writes a configuration."""
+    return lambda build: [str(APPS / app / "start")]
+
+
+EXTRAS = [("extra", x) for x in ("early_hints", "continue", "trailers", "debug",
+                                 "flush")]
+DIST = "/usr/lib/python3/dist-packages/"
+
+FRAMEWORKS["flask"] = Framework(
+    python("flask_app.py"), (DIST + "flask", "/usr/bin/gunicorn"),
+    frozenset([("after", "cancel"), *EXTRAS]))
+FRAMEWORKS["django"] = Framework(
+    python("django_app.py"), (DIST + "django", "/usr/bin/gunicorn"),
+    frozenset([("after", "cancel"), *EXTRAS]))
+FRAMEWORKS["fastapi"] = Framework(
+    python("fastapi_app.py"), (DIST + "fastapi", DIST + "uvicorn"))
+FRAMEWORKS["nethttp"] = Framework(
+    started("nethttp"), ("go",), frozenset([("extra", "debug")]))
+FRAMEWORKS["openresty"] = Framework(
+    started("openresty"), ("/usr/lib/nginx/modules/ngx_http_lua_module.so",),
+    frozenset([("after", "cancel"), "catch", *EXTRAS]))
