@@ -42,6 +42,7 @@ help:
 	@echo 'make fuzz       each fuzz target for TIME seconds [600]'
 	@echo 'make config-fuzz  drawn configurations of nginx, judged; SEEDS=5000'
 	@echo 'make kills-serve  services and their servers, killed; KILLS=1000'
+	@echo 'make frameworks  drawn cases of each web framework; CASES=500'
 	@echo 'make languages  the scenarios for Express, Go, Java and Lua, too'
 	@echo 'make operator-fuzz  drawn days of operators, judged; DAYS=2000 (root)'
 	@echo 'make nginx-versions  the gateway on other versions; SOURCES=DIR, SMOKE=yes'
@@ -188,6 +189,14 @@ MESSAGES ?= 2000
 faults-messages: all
 	@$(PYTHON) test/message-faults/cells.py --build $(BUILD) \
 		--messages $(MESSAGES) --seed $(SEED) $(CELLS)
+
+# Drawn cases for the middlewares inside of web frameworks.
+CASES ?= 500
+.PHONY: frameworks
+frameworks: SET = drivers
+frameworks: packages all
+	@ONCE_BUILD=$(abspath $(BUILD)) $(PYTHON) test/frameworks/run \
+		--cases $(CASES) $(FRAMEWORKS)
 
 # Services in other languages and their servers, killed again and again.
 LANGUAGES ?= python

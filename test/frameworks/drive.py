@@ -14,6 +14,7 @@ import threading
 import time
 
 ANSWER_S = 60       # no answer after this is a fault; a machine may be busy
+SKIPPED = 77        # an application whose framework cannot be had
 SETTLE_S = 90
 
 
@@ -190,6 +191,10 @@ def play(port, case):
     return list(zip(case.sends, told)), settle(port, case, last)
 
 
+class Lacking(Exception):
+    """What an application needs is not on this machine."""
+
+
 class Stand:
     """The server and the application, in a folder of their own."""
 
@@ -209,8 +214,10 @@ class Stand:
         self.processes.append(process)
         while not ready():
             if process.poll() is not None:
-                raise RuntimeError("%s ended: %s" % (
-                    command[0], (self.folder / out).read_text()[-2000:]))
+                said = (self.folder / out).read_text()[-2000:]
+                if process.returncode == SKIPPED:
+                    raise Lacking(said.strip())
+                raise RuntimeError("%s ended: %s" % (command[0], said))
             time.sleep(0.05)
 
     def __enter__(self):

@@ -60,3 +60,19 @@ FRAMEWORKS["nethttp"] = Framework(
 FRAMEWORKS["openresty"] = Framework(
     started("openresty"), ("/usr/lib/nginx/modules/ngx_http_lua_module.so",),
     frozenset([("after", "cancel"), "catch", *EXTRAS]))
+
+
+def node(app):
+    return lambda build: ["/usr/bin/env", "NODE_PATH=/usr/share/nodejs", "node",
+                          str(APPS / app)]
+
+
+FRAMEWORKS["express"] = Framework(
+    node("express_app.js"), ("node", "/usr/share/nodejs/express"),
+    frozenset([("extra", "debug")]))
+FRAMEWORKS["fastify"] = Framework(
+    node("fastify_app.js"), ("node", "npm"), frozenset([("extra", "debug")]))
+FRAMEWORKS["servlet"] = Framework(
+    lambda build: [str(APPS / "servlet" / "run")],
+    ("javac", "/usr/share/java/tomcat10-embed-core.jar"),
+    frozenset([("extra", "debug")]))

@@ -20,7 +20,8 @@ class Story:
         self.case, self.events = case, events
         self.told, self.final = told, final
         self.recorded_500 = recorded_500
-        self.runs = {e["run"] for e in events if "run" in e}
+        self.runs = {e["run"] for e in events
+                     if e["event"] in ("effect", "raised")}
         self.finished = [e for e in events if e["event"] == "finished"]
         self.raised = any(e["event"] == "raised" for e in events)
 
@@ -121,7 +122,8 @@ def cut_off_is_unknown(story):
         return
     finished = [(e["status"], e["body"]) for e in story.finished]
     if story.final_code() in ("outcome-unknown", "key-reused") or \
-            story.final.shown() in finished:
+            story.final.shown() in finished or \
+            (finished and is_not_kept(story, story.final)):
         return
     if story.recorded_500 and story.final.status >= 500:
         return
@@ -131,8 +133,9 @@ def cut_off_is_unknown(story):
 
 def nobody_leaves_inside(story):
     """Nothing inside the guard learns that the client left before the answer
-    is told."""
-    if story.case.do.get("after") in ("timeout", "cancel"):
+    is told; a stream is told before it ends."""
+    if story.case.do.get("after") in ("timeout", "cancel") or \
+            (story.final and is_not_kept(story, story.final)):
         return
     kinds = [e["event"] for e in story.events
              if e["event"] in ("disconnect", "finished", "raised")]
