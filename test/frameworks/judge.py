@@ -46,6 +46,12 @@ def is_body_refused(story, send, answer):
          (send.framing == "chunked" and story.case.size == 0))
 
 
+def is_begun(story, answer, recorded):
+    """A flush has sent the head, with the status that there was."""
+    return "flush" in story.case.do.get("extra", ()) and \
+        answer.shown()[1] == recorded[1]
+
+
 def is_not_kept(story, answer):
     """A stream, or an answer that is too long."""
     return answer.code() == "response-unavailable" and (
@@ -68,10 +74,17 @@ def orders_apart(story):
         yield "two orders under one key both got a success"
 
 
+def is_part_passed_on(story):
+    """An outer layer that reads bodies makes a request of a part of one, where the
+    client left within it."""
+    return story.case.do.get("outer") and \
+        story.case.sends[0].leave in ("head", "part")
+
+
 def same_as_recorded(story):
     """What the handler finished is what each client gets, in time."""
     if not story.finished or story.case.do.get("answer") in ("large", "short") \
-            or story.case.do.get("after"):
+            or story.case.do.get("after") or is_part_passed_on(story):
         return
     recorded = story.finished[0]["status"], story.finished[0]["body"]
     executed = "B" if any(s.order == "B" and a.shown() == recorded
@@ -79,7 +92,7 @@ def same_as_recorded(story):
     for send, answer in [*story.whole(), (story.case.sends[0], story.final)]:
         if answer is None or send.order != executed or \
                 is_body_refused(story, send, answer) or \
-                is_not_kept(story, answer):
+                is_not_kept(story, answer) or is_begun(story, answer, recorded):
             continue
         code = answer.code()
         if code in LATER and answer is not story.final:
@@ -123,7 +136,8 @@ def cut_off_is_unknown(story):
     finished = [(e["status"], e["body"]) for e in story.finished]
     if story.final_code() in ("outcome-unknown", "key-reused") or \
             story.final.shown() in finished or \
-            (finished and is_not_kept(story, story.final)):
+            (finished and is_not_kept(story, story.final)) or \
+            is_body_refused(story, story.case.sends[0], story.final):
         return
     if story.recorded_500 and story.final.status >= 500:
         return
@@ -135,6 +149,7 @@ def nobody_leaves_inside(story):
     """Nothing inside the guard learns that the client left before the answer
     is told; a stream is told before it ends."""
     if story.case.do.get("after") in ("timeout", "cancel") or \
+            story.case.do.get("answer") == "short" or \
             (story.final and is_not_kept(story, story.final)):
         return
     kinds = [e["event"] for e in story.events
