@@ -1101,7 +1101,12 @@ def test_a_call_ends_with_the_next_server(app, case):
 def test_a_call_without_a_server_does_not_run(app, case):
     app.server.end()
     assert call(app, case) == (409, "unavailable 0 0 ")
+    says = app.send("/call?what=ok&print=1&key=" + case).get("X-Says")
     app.server.start()
+    assert "nothing was run; call again with the same key" in says
+    # What was tried, what the other side said, and what to do.
+    assert re.search(r"POST /v1/call/begin to unix:\S+: \S*Exception: .*given up:"
+                     r" see whether `once serve` runs", app.log())
     assert call(app, case) == (200, "paid " + case)
     assert app.runs("work-" + case) == 1
 

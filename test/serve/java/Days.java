@@ -701,6 +701,7 @@ public final class Days {
                         () -> work(what, key));
                 text(r, 200, new String(result));
             } catch (Calls.NoResult none) {
+                r.setHeader("X-Says", none.getMessage());
                 text(r, 409, none.state + " " + none.retryAfterMs + " " + none.code + " "
                         + new String(none.body));
             } catch (Exception | Error wrong) {

@@ -32,6 +32,16 @@ public final class Calls {
     /** A call has no result to give. */
     public static final class NoResult extends Exception {
         private static final long serialVersionUID = 1;
+        private static final Map<String, String> NEXT = Map.of(
+                "in-flight", "another call of this key runs; call again after retryAfterMs",
+                "mismatch", "this key belongs to a call with another fingerprint, and nothing was"
+                        + " run; use another key for another call",
+                "indeterminate", "what a call of this key has done is not known; find it out, and"
+                        + " say so with `once resolve`",
+                "unstored", "an operator has resolved this key without a result",
+                "failure", "a call of this key has failed, with `code` and `body`",
+                "unavailable", "`once serve` gave no answer (the log has its words), and nothing"
+                        + " was run; call again with the same key");
         /** in-flight, mismatch, indeterminate, unstored and failure as the server says them;
          *  unavailable: nothing was done. */
         public final String state;
@@ -42,7 +52,7 @@ public final class Calls {
         public final byte[] body;
 
         private NoResult(String state, Server.Told told) {
-            super("once: " + state);
+            super("once: " + state + ": " + NEXT.getOrDefault(state, "see docs/serve.md"));
             this.state = state;
             retryAfterMs = told == null ? 0 : told.number("retry_after_ms");
             code = told == null ? 0 : (int) told.number("code");

@@ -156,7 +156,7 @@ final class Later implements AsyncContext, AsyncListener {
 
     @Override public void onComplete(AsyncEvent event) {
         held.deaf = null;
-        if (gone && !ended) {
+        if (gone) {
             return; // the work's listeners hear of it when the work has completed
         } else if (!held.told) {
             held.told = true;
