@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * turn.c - what happens to exchanges without a call: their processes die, their
- * handlers have had their time, the server ends.
+ * turn.c - what the loop does between two requests: it resumes calls that the store
+ * has answered, and looks after exchanges without a call: their processes die,
+ * their handlers have had their time, the server ends.
  */
 #include "programs/serve/serve.h"
 
 #include <search.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 /* ---- Processes that died -------------------------------------------------- */
 
@@ -116,6 +118,27 @@ void serve_go_on_alone(struct serve_open *o)
     if (granted)
         serve_open_release(o);
     serve_open_free(o);
+}
+
+/* The bell first: a ring of what comes into the list after it was taken stays,
+ * and ends the next poll(). */
+void serve_answer_woken(struct serve *s)
+{
+    uint64_t rings;
+    ssize_t n = read(s->bell, &rings, sizeof(rings));
+    struct serve_wake *w = atomic_exchange(&s->woken, NULL), *next;
+    struct serve_open *o;
+
+    (void)n;
+    for (; w != NULL; w = next) {
+        next = w->next;
+        o = (struct serve_open *)w;
+        o->woken = 1;
+        if (o->call != NULL)
+            serve_go_on(o->call);
+        else
+            serve_go_on_alone(o);
+    }
 }
 
 static void cancel(const void *node, VISIT order, int depth)

@@ -7,8 +7,6 @@
  */
 #include "programs/serve/serve.h"
 
-#include <unistd.h>
-
 /* An exchange is in the list once: nobody asks for it before it went on. */
 void serve_wake(void *user)
 {
@@ -17,27 +15,6 @@ void serve_wake(void *user)
     w->next = atomic_load(&w->serve->woken);
     while (!atomic_compare_exchange_weak(&w->serve->woken, &w->next, w))
         ;
-}
-
-/* The bell first: a ring of what comes into the list after it was taken stays,
- * and ends the next poll(). */
-void serve_answer_woken(struct serve *s)
-{
-    uint64_t rings;
-    ssize_t n = read(s->bell, &rings, sizeof(rings));
-    struct serve_wake *w = atomic_exchange(&s->woken, NULL), *next;
-    struct serve_open *o;
-
-    (void)n;
-    for (; w != NULL; w = next) {
-        next = w->next;
-        o = (struct serve_open *)w;
-        o->woken = 1;
-        if (o->call != NULL)
-            serve_go_on(o->call);
-        else
-            serve_go_on_alone(o);
-    }
 }
 
 enum MHD_Result serve_wait(struct serve_call *k)
