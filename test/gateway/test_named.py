@@ -46,5 +46,6 @@ def test_a_store_by_its_name(tmp_path, names):
 def test_a_name_that_leads_nowhere(tmp_path, names, text, words):
     if text is not None:
         (names / "pay").write_text(text)
+        (names / "pay").chmod(0o600)
     said = refused(tmp_path, guarded("/pay/"), words, store="name:pay")
     assert MARK not in said
