@@ -55,5 +55,6 @@ def test_a_name_without_a_file_in_a_test(tmp_path, names, monkeypatch):
 def test_a_name_that_leads_nowhere(tmp_path, names, text, words):
     if text is not None:
         (names / "pay").write_text(text)
+        (names / "pay").chmod(0o600)
     said = refused(tmp_path, guarded("/pay/"), words, store="name:pay")
     assert MARK not in said
