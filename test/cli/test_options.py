@@ -30,6 +30,8 @@ MEANING = {
     "--body": ("the body, and nothing else",
                "show messages-outbox messages-parked"),
     "--ca": ("certificates to trust", "send lookup messages-relay messages-consume"),
+    "--check": ("look whether all is as it has to be, and do nothing else",
+                "serve messages-relay messages-consume"),
     "--consumer": ("the consumer's name", "messages-consume messages-parked"),
     "--copy": ("the file with a copy of a store", "backup restore"),
     "--database": ("the program's database", "console messages messages-emit "
