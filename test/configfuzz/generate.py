@@ -669,4 +669,8 @@ def make(seed):
     if "once_probe /asked;" in case.config() and \
             "location = /asked " not in case.config():
         case.conf[-1][1].append(maker.location("/asked"))  # of a later change
+        declared = [block[0] for block in case.conf]
+        case.conf[:0] = [["upstream " + n, lines]
+                         for n, lines in maker.groups.items()
+                         if "upstream " + n not in declared]
     return case
