@@ -604,6 +604,7 @@ def test_a_password_file_that_is_not_there(tmp_path, url):
     with_store(tmp_path, url % path, "%s.*root.*No such file" % path)
 
 
+@pytest.mark.nginx_only("nginx -t as another user")
 @pytest.mark.parametrize("url", SECRETS.values(), ids=SECRETS.keys())
 def test_a_password_file_that_the_user_may_not_read(
         tmp_path, unprivileged, url, secret):

@@ -156,7 +156,7 @@ def whole(reader, text):
     for name in set(re.findall(r"proxy_pass\s+http://(\w+);", text)):
         if not re.search(r"upstream\s+%s\b" % name, text):
             given.append("upstream %s { server 127.0.0.1:9; }" % name)
-    if "$tenant" in text and "auth_request_set" not in text:
+    if "$tenant" in text and "auth_request_set $tenant" not in text:
         given.append('map $remote_addr $tenant { default "a"; }')
     module = str(reader.build / "ngx_http_once_module.so")
     if "ngx_http_once_module" not in main:
