@@ -214,6 +214,7 @@ class Run:
                 % (self.rng.getrandbits(30) + 1))
         to.write_text("%s%s\n" % (
             faults, self.broker.target(self.port("broker"))), "ascii")
+        to.chmod(0o600)     # it may hold a password
         return [self.once, "messages", "relay", "--database", self.db_url(), "--lease", "3s",
                 "--metrics", self.folder / ("relay%d.@BIRTH@.prom" % n),
                 "--to", "orders=@%s" % to, "--timeout", "1s", *(

@@ -386,6 +386,7 @@ static void who_is_alone_keeps_the_order(void)
     int i;
 
     stream_make("order", 0);
+    o.consumer = "test";
     o.alone = 1;
     o.prefetch = 3;
     o.timeout_ms = 5000;
