@@ -333,6 +333,7 @@ class Bench:
         start and its end, some 0.1 s, are counted."""
         file = self.folder / "target"  # a password is no argument
         file.write_text(target + "\n")
+        file.chmod(0o600)
         begin = time.monotonic()
         run(ONCE, "messages", "relay", "--database", database, "--to",
             f"route=@{file}", *more, "--drain")

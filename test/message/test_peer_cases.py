@@ -572,6 +572,7 @@ def test_a_refused_password_costs_nothing_and_may_be_set_right(
     user = "u%d" % next(_numbers)
     url = tmp_path / "url"
     url.write_text(stream.url.replace("redis://", "redis://%s:right@" % user))
+    url.chmod(0o600)
     redis.ask("ACL", "SETUSER", user, "on", ">wrong", "~*", "+@all")
     db.emit(messages(3))
     relay = relays(db, "--to", "r=@%s" % url, *SHORT)
