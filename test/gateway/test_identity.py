@@ -139,6 +139,21 @@ def test_one_part_of_a_key_alone_is_refused(make):
     assert c.post(key="unread").once is None      # no key at all
 
 
+@pytest.mark.nginx_only("several variables in one text")
+@pytest.mark.parametrize("key", [
+    '"$http_x_batch-$http_x_line"', '"${http_x_line}$http_x_batch"',
+    '"order-$http_x_line"', "$http_x_line-x", '"\\"order $http_x_line\\""'])
+@pytest.mark.parametrize("value", ["undefined", "NULL", '"null"',
+                                   "[object Object]"])
+def test_a_placeholder_in_a_part_of_a_key_is_refused(make, key, value):
+    site = make(guarded("/pay/", "once_key %s;" % key))
+    c = site.case("/pay/")
+    batch = ("X-Batch", MARK + "b")
+    is_problem(c.post(headers=[batch, ("X-Line", value)]), "key-invalid")
+    assert c.executions == 0
+    is_new(c.post(headers=[batch, ("X-Line", MARK + "undefined")]))
+
+
 def test_two_scopes_have_nothing_in_common(site):
     c = site.case("/tenant/", Answer(201, b"for a\n"), Answer(201, b"for b\n"))
     a = is_new(c.post(headers=tenant("a")), body=b"for a\n")
