@@ -299,6 +299,29 @@ def test_a_server_of_any_name_has_the_realms_of_its_hosts(make, names):
     assert c.executions == 2
 
 
+def post_to(port, c, **what):
+    """Sends the case's request to another port of its gateway."""
+    with gateway.Client(port) as client:
+        client.send(c.bytes(close=True, **what))
+        return client.read("POST")
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("one, two", [
+    ("a.test b.test", "b.test a.test"),
+    ("c.test B.test a.test", '"" A.test b.test c.test'),
+    ("ab.test a.test", "a.test ab.test")])
+def test_the_order_of_the_names_is_no_part_of_the_realm(make, one, two):
+    port = gateway.free_port()
+    site = make("server_name %s;" % one + guarded("/pay/"),
+                http="server { listen 127.0.0.1:%d; server_name %s; %s }" %
+                (port, two, guarded("/pay/")))
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    is_replay(post_to(port, c, host="a.test"), first)
+    assert c.executions == 1
+
+
 @pytest.mark.nginx_only("names of servers")
 def test_the_host_by_name_is_no_default(make):
     site = make("server_name a.test; once_realm $host;" + guarded("/pay/"))
