@@ -151,6 +151,47 @@ ngx_http_once_join_key(ngx_http_request_t *r, ngx_http_once_text_t *key,
 
 
 /*
+ * A variable that says, alone, that a program has no key.  The literals around
+ * it would make it look like one.
+ */
+
+static ngx_str_t *
+ngx_http_once_find_placeholder(ngx_http_once_text_t *key, ngx_str_t *values)
+{
+    char                   text[ONCE__KEY_MAX];
+    once_bytes             read;
+    ngx_uint_t             i;
+    ngx_http_once_part_t  *part;
+
+    part = key->parts.elts;
+    read.data = text;
+
+    for (i = 0; i < key->parts.nelts; i++) {
+
+        if (!part[i].variable) {
+            continue;
+        }
+
+        if (once__key_refuse_placeholder(ngx_http_once_bytes(&values[i]), NULL)
+            != ONCE_OK)
+        {
+            return &values[i];
+        }
+
+        if (once__key_parse(ngx_http_once_bytes(&values[i]), text, &read.size,
+                            NULL)
+            == ONCE_OK
+            && once__key_refuse_placeholder(read, NULL) != ONCE_OK)
+        {
+            return &values[i];
+        }
+    }
+
+    return NULL;
+}
+
+
+/*
  * As ngx_http_once_find_key().  A text whose variables are all empty is no key,
  * whatever stands between them; where one of several is empty, the value is,
  * too, and is refused as malformed.
@@ -160,7 +201,7 @@ static ngx_int_t
 ngx_http_once_key_of_text(ngx_http_request_t *r, ngx_http_once_text_t *key,
     ngx_str_t *raw)
 {
-    ngx_str_t   *values;
+    ngx_str_t   *values, *placeholder;
     ngx_uint_t   empty;
 
     ngx_str_null(raw);
@@ -175,6 +216,13 @@ ngx_http_once_key_of_text(ngx_http_request_t *r, ngx_http_once_text_t *key,
     }
 
     if (empty) {
+        return NGX_OK;
+    }
+
+    placeholder = ngx_http_once_find_placeholder(key, values);
+
+    if (placeholder != NULL) {
+        *raw = *placeholder;            /* ngx_http_once_read_key() refuses it */
         return NGX_OK;
     }
 

@@ -2,10 +2,11 @@
 /*
  * SPDX-License-Identifier: Apache-2.0
  *
- * Which service the keys belong to: "once_realm".  Without it, it is the first
- * name of the server, so that the aliases of a server are one service.  A
- * server that takes any name has only the "Host" that the client chooses, under
- * which a caller can send one key twice: "nginx -t" warns of that.
+ * Which service the keys belong to: "once_realm".  Without it, it is the
+ * smallest name of the server, so that the aliases of a server are one service.
+ * Servers with the same names in another order have the same realm.  A server
+ * that takes any name has only the "Host" that the client chooses.  A caller
+ * can send one key under two of them: "nginx -t" warns of that.
  */
 
 
@@ -78,19 +79,22 @@ ngx_http_once_is_exact(ngx_conf_t *cf, ngx_http_server_name_t *name)
 }
 
 
-/* the first name of a server whose names are all exact, or NULL */
+/*
+ * The smallest name, byte by byte, of a server whose names are all exact, or
+ * NULL.  nginx has made them lower case.
+ */
 
 static ngx_str_t *
 ngx_http_once_server_name(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
 {
-    ngx_str_t                 *first;
+    ngx_str_t                 *smallest;
     ngx_uint_t                 i;
     ngx_http_server_name_t    *name;
     ngx_http_core_srv_conf_t  *cscf;
 
     cscf = olcf->srv_conf[ngx_http_core_module.ctx_index];
     name = cscf->server_names.elts;
-    first = NULL;
+    smallest = NULL;
 
     for (i = 0; i < cscf->server_names.nelts; i++) {
 
@@ -102,12 +106,16 @@ ngx_http_once_server_name(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
             return NULL;
         }
 
-        if (first == NULL) {
-            first = &name[i].name;
+        if (smallest == NULL
+            || ngx_memn2cmp(name[i].name.data, smallest->data,
+                            name[i].name.len, smallest->len)
+               < 0)
+        {
+            smallest = &name[i].name;
         }
     }
 
-    return first;
+    return smallest;
 }
 
 
@@ -254,10 +262,104 @@ ngx_http_once_warn_of_services(ngx_conf_t *cf, ngx_array_t *locations)
 }
 
 
+/* a name that is exact in both servers, or NULL */
+
+static ngx_str_t *
+ngx_http_once_shared_name(ngx_http_once_loc_conf_t *a,
+    ngx_http_once_loc_conf_t *b)
+{
+    ngx_uint_t                 i, j;
+    ngx_http_server_name_t    *one, *two;
+    ngx_http_core_srv_conf_t  *first, *second;
+
+    first = a->srv_conf[ngx_http_core_module.ctx_index];
+    second = b->srv_conf[ngx_http_core_module.ctx_index];
+    one = first->server_names.elts;
+    two = second->server_names.elts;
+
+    for (i = 0; i < first->server_names.nelts; i++) {
+        for (j = 0; j < second->server_names.nelts; j++) {
+            if (one[i].name.len != 0
+                && ngx_http_once_same(&one[i].name, &two[j].name))
+            {
+                return &one[i].name;
+            }
+        }
+    }
+
+    return NULL;
+}
+
+
+/* a host whose requests have two realms, by the server that takes them */
+
+static ngx_str_t *
+ngx_http_once_split_host(ngx_http_once_loc_conf_t *a,
+    ngx_http_once_loc_conf_t *b)
+{
+    if (a->srv_conf == b->srv_conf
+        || a->handler == NULL || b->handler == NULL
+        || a->store != b->store || !(a->methods & b->methods)
+        || !a->realm->assumed || a->realm->nvariables != 0
+        || !b->realm->assumed || b->realm->nvariables != 0
+        || ngx_http_once_same_text(a->realm, b->realm)
+        || !ngx_http_once_same_text(a->scope ? &a->scope->text : NULL,
+                                    b->scope ? &b->scope->text : NULL))
+    {
+        return NULL;
+    }
+
+    return ngx_http_once_shared_name(a, b);
+}
+
+
+/* once for each server, whose locations follow each other */
+
+static void
+ngx_http_once_warn_of_names(ngx_conf_t *cf, ngx_array_t *locations)
+{
+    void                      ***location, **last;
+    ngx_str_t                   *host;
+    ngx_uint_t                   i, j;
+    ngx_http_core_loc_conf_t    *clcf, *first;
+    ngx_http_once_loc_conf_t    *olcf, *other;
+
+    last = NULL;
+    location = locations->elts;
+
+    for (i = 0; i < locations->nelts; i++) {
+        clcf = location[i][ngx_http_core_module.ctx_index];
+        olcf = location[i][ngx_http_once_module.ctx_index];
+
+        for (j = 0; olcf->srv_conf != last && j < i; j++) {
+            other = location[j][ngx_http_once_module.ctx_index];
+            host = ngx_http_once_split_host(other, olcf);
+
+            if (host == NULL) {
+                continue;
+            }
+
+            first = location[j][ngx_http_core_module.ctx_index];
+            last = olcf->srv_conf;
+
+            ngx_http_once_log_conf(NGX_LOG_WARN, cf, olcf,
+                          "once: the servers of locations \"%V\" and \"%V\" "
+                          "have the name \"%V\" in common, and the realms "
+                          "\"%V\" and \"%V\": the same key at both executes "
+                          "twice; if they lead to one service, give both the "
+                          "same \"once_realm\", otherwise one of their own",
+                          &first->name, &clcf->name, host,
+                          &other->realm->written, &olcf->realm->written);
+        }
+    }
+}
+
+
 void
 ngx_http_once_warn_of_realms(ngx_conf_t *cf, ngx_http_once_main_conf_t *omcf)
 {
     ngx_http_once_warn_of_hosts(cf, &omcf->locations);
     ngx_http_once_warn_of_hosts(cf, &omcf->lookups);
+    ngx_http_once_warn_of_names(cf, &omcf->locations);
     ngx_http_once_warn_of_services(cf, &omcf->locations);
 }

@@ -5,6 +5,9 @@
  * The locations that "once_probe" and "accept=" of "once_in_flight" lead to.
  * Nobody would notice a wrong one before the first outcome is unknown, so they
  * are looked up when the configuration is read, as nginx looks up a request.
+ * The gateway itself sends the request of a probe: a wrong one is refused.  The
+ * path of "accept=" is one for the client, and a proxy in front or a rewrite
+ * may change it: a wrong one is warned of.
  */
 
 
@@ -172,11 +175,12 @@ ngx_http_once_check_target(ngx_conf_t *cf, ngx_http_once_loc_conf_t *olcf)
         && !ngx_http_once_is_lookup(ngx_http_once_location_of(olcf,
                                                               &olcf->accept)))
     {
-        ngx_http_once_log_conf(NGX_LOG_EMERG, cf, olcf,
-                      "\"accept=%V\" of \"once_in_flight\" leads to no "
-                      "location of this server with \"once_lookup\"",
+        ngx_http_once_log_conf(NGX_LOG_WARN, cf, olcf,
+                      "once: \"accept=%V\" of \"once_in_flight\" leads to no "
+                      "location of this server with \"once_lookup\": clients "
+                      "get that path as \"Location\", and need a proxy in "
+                      "front or a \"rewrite\" that leads it to one",
                       &olcf->accept);
-        return NGX_ERROR;
     }
 
     return NGX_OK;

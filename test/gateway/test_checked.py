@@ -14,8 +14,9 @@ import uuid
 from gateway import BUILD, PATIENCE, TARGET, Drop, guarded, message
 
 SERVE = os.environ.get("ONCE_SERVE_BIN", str(pathlib.Path(BUILD) / "once-serve"))
-SERVER = guarded("/check/", "once_in_flight wait=10s;",
-                 scope="$http_check_user")
+# A server of any name has a realm for each Host: once_realm in nginx/README.md.
+SERVER = ("server_name 127.0.0.1;" if TARGET == "nginx" else "") + \
+    guarded("/check/", "once_in_flight wait=10s;", scope="$http_check_user")
 
 
 RUNS = []

@@ -139,6 +139,21 @@ def test_one_part_of_a_key_alone_is_refused(make):
     assert c.post(key="unread").once is None      # no key at all
 
 
+@pytest.mark.nginx_only("several variables in one text")
+@pytest.mark.parametrize("key", [
+    '"$http_x_batch-$http_x_line"', '"${http_x_line}$http_x_batch"',
+    '"order-$http_x_line"', "$http_x_line-x", '"\\"order $http_x_line\\""'])
+@pytest.mark.parametrize("value", ["undefined", "NULL", '"null"',
+                                   "[object Object]"])
+def test_a_placeholder_in_a_part_of_a_key_is_refused(make, key, value):
+    site = make(guarded("/pay/", "once_key %s;" % key))
+    c = site.case("/pay/")
+    batch = ("X-Batch", MARK + "b")
+    is_problem(c.post(headers=[batch, ("X-Line", value)]), "key-invalid")
+    assert c.executions == 0
+    is_new(c.post(headers=[batch, ("X-Line", MARK + "undefined")]))
+
+
 def test_two_scopes_have_nothing_in_common(site):
     c = site.case("/tenant/", Answer(201, b"for a\n"), Answer(201, b"for b\n"))
     a = is_new(c.post(headers=tenant("a")), body=b"for a\n")
@@ -282,6 +297,29 @@ def test_a_server_of_any_name_has_the_realms_of_its_hosts(make, names):
     is_new(c.post(host="b.test"))
     is_replay(c.post(host="a.test"), first)
     assert c.executions == 2
+
+
+def post_to(port, c, **what):
+    """Sends the case's request to another port of its gateway."""
+    with gateway.Client(port) as client:
+        client.send(c.bytes(close=True, **what))
+        return client.read("POST")
+
+
+@pytest.mark.nginx_only("names of servers")
+@pytest.mark.parametrize("one, two", [
+    ("a.test b.test", "b.test a.test"),
+    ("c.test B.test a.test", '"" A.test b.test c.test'),
+    ("ab.test a.test", "a.test ab.test")])
+def test_the_order_of_the_names_is_no_part_of_the_realm(make, one, two):
+    port = gateway.free_port()
+    site = make("server_name %s;" % one + guarded("/pay/"),
+                http="server { listen 127.0.0.1:%d; server_name %s; %s }" %
+                (port, two, guarded("/pay/")))
+    c = site.case("/pay/")
+    first = is_new(c.post(host="a.test"))
+    is_replay(post_to(port, c, host="a.test"), first)
+    assert c.executions == 1
 
 
 @pytest.mark.nginx_only("names of servers")
