@@ -28,6 +28,7 @@ def test_increments_are_added_up_whatever_comes(world, tmp_path):
     write(first, SENT + " 100", OPEN + " 1")
     write(second, SENT + " 7")
     (tmp_path / "url").write_text("http://secret:word@127.0.0.1:1/x\n")
+    (tmp_path / "url").chmod(0o600)
     console = world.console(
         "--watch", "mails=file://%s" % first, "--watch", "file://%s" % second,
         "--watch", "@%s" % (tmp_path / "url"), "--watch",
@@ -91,6 +92,7 @@ def test_a_pipe_is_not_opened(world, tmp_path):
     ("http://u:sec#ret@127.0.0.1:1/", "watch-1")])
 def test_no_user_of_a_url_is_shown(world, tmp_path, url, name):
     (tmp_path / "url").write_text(url + "\n")
+    (tmp_path / "url").chmod(0o600)
     console = world.console("--watch", "@%s" % (tmp_path / "url"))
     source, = console.get("metrics")["sources"]
     assert source["name"] == name
@@ -111,6 +113,7 @@ def test_a_password_does_not_stand_on_the_command_line(world, url):
     ("", 3), ("ftp://secret/", 2), ("http://secret/\x01", 2)])
 def test_a_file_without_such_a_url_is_said(world, tmp_path, line, status):
     (tmp_path / "url").write_text(line)
+    (tmp_path / "url").chmod(0o600)
     done = subprocess.run(
         [CONSOLE, "--store", world.url, "--audit", "off", "--listen",
          "127.0.0.1:0", "--watch", "@%s" % (tmp_path / "url")],

@@ -42,6 +42,16 @@ static void fresh(void)
     (void)kit_logged(NULL);
 }
 
+/* The key that remembers a route and an id. */
+static const char *marker_of(const char *prefix, const char *rest)
+{
+    static char key[256];
+
+    (void)snprintf(key, sizeof(key), "%s%zu:{%s}:%s", prefix, strlen(stream),
+                   stream, rest);
+    return key;
+}
+
 static struct once__broker *opened(const char *more, const char *consumer)
 {
     struct once__broker_options o = kit_options(consumer, 2);
@@ -85,9 +95,34 @@ static void an_id_is_added_once(void)
     T_EQ(sent(b, "a"), ONCE__END_TAKEN);
     T_EQ(sent(b, "b"), ONCE__END_TAKEN);
     T_EQ(say("XLEN %s", stream), 2);
-    T_EQ(say("EXISTS seen:{%s}:%s", stream, "route a"), 1);
-    T_OK(say("PTTL seen:{%s}:%s", stream, "route a") > 7000000);
+    T_EQ(say("EXISTS %s", marker_of("seen:", "route a")), 1);
+    T_OK(say("PTTL %s", marker_of("seen:", "route a")) > 7000000);
     b->ops->close(b);
+}
+
+/* The name of the one stream and its route read as the other's. */
+static void streams_do_not_share_ids(void)
+{
+    struct once__broker *one, *two;
+    once_message m = kit_message("m", NULL, "body", 4);
+    struct kit_ends ends = {0};
+    char base[sizeof(stream)];
+
+    fresh();
+    (void)snprintf(base, sizeof(base), "%s", stream);
+    (void)snprintf(stream, sizeof(stream), "%.20s{t}", base);
+    one = opened("", NULL);
+    m.route = "u:v";
+    T_EQ(one->ops->send(one, &m, 0, NULL), ONCE_OK);
+    (void)snprintf(stream, sizeof(stream), "%.20s{t}:u", base);
+    two = opened("", NULL);
+    m.route = "v";
+    T_EQ(two->ops->send(two, &m, 1, NULL), ONCE_OK);
+    T_EQ(kit_collect(one, &ends, 1, 30000) + kit_collect(two, &ends, 1, 30000),
+         2);
+    T_EQ(say("XLEN %s", stream), 1);
+    one->ops->close(one);
+    two->ops->close(two);
 }
 
 static void a_forgotten_script_is_sent_whole(void)
@@ -122,13 +157,13 @@ static void an_error_means_not_taken(void)
     (void)say("CONFIG SET maxmemory 1");
     T_EQ(sent(b, "full"), ONCE__END_AWAY);
     (void)say("CONFIG SET maxmemory 0");
-    T_EQ(say("EXISTS once:{%s}:%s", stream, "route full"), 0);
+    T_EQ(say("EXISTS %s", marker_of("once:", "route full")), 0);
     T_EQ(sent(b, "full"), ONCE__END_TAKEN);
-    T_EQ(say("EXISTS once:{%s}:%s", stream, "route full"), 1);
+    T_EQ(say("EXISTS %s", marker_of("once:", "route full")), 1);
     (void)say("DEL %s", stream);
     (void)say("SET %s x", stream);
     T_EQ(sent(b, "type"), ONCE__END_REFUSED);
-    T_EQ(say("EXISTS once:{%s}:%s", stream, "route type"), 0);
+    T_EQ(say("EXISTS %s", marker_of("once:", "route type")), 0);
     b->ops->close(b);
 }
 
@@ -337,6 +372,7 @@ int main(void)
     if (raw == NULL || raw->err != 0)
         abort();
     T_RUN(an_id_is_added_once);
+    T_RUN(streams_do_not_share_ids);
     T_RUN(a_forgotten_script_is_sent_whole);
     T_RUN(an_error_means_not_taken);
     T_RUN(a_replica_is_left);

@@ -898,6 +898,7 @@ def test_nothing_secret_is_printed(pg_redis):
     url = cell.folder / "url"
     url.write_text(cell.target.url.replace("redis://", "redis://u:%s@" % secret)
                    + "\n")
+    url.chmod(0o600)
     relay = cell.relay("--to", "r=@%s" % url, *SHORT)
     eventually(lambda: "the target is away" in relay.log(), "it is refused")
     assert relay.stop() == 0

@@ -39,9 +39,12 @@ static once_bytes marker(const struct once__redis_broker *b,
                          const once_message *m, char out[KEY_SIZE])
 {
     int tagged = strchr(b->stream, '{') != NULL;
-    int n = snprintf(out, KEY_SIZE, "%s%s%s%s:%s %s", b->config.prefix,
-                     tagged ? "" : "{", b->stream, tagged ? "" : "}",
-                     m->route == NULL ? "" : m->route, m->id);
+    /* Stream and route may hold any of the characters that stand between them: the
+     * stream's length says where it ends. */
+    int n =
+        snprintf(out, KEY_SIZE, "%s%zu:%s%s%s:%s %s", b->config.prefix,
+                 strlen(b->stream), tagged ? "" : "{", b->stream,
+                 tagged ? "" : "}", m->route == NULL ? "" : m->route, m->id);
 
     return (once_bytes){out, (size_t)n};
 }
