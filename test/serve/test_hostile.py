@@ -264,6 +264,28 @@ def test_what_is_wrong_in_a_route_is_named_with_what_is_allowed(server, head,
     assert [x for x in said if x not in text] == [], text
 
 
+@pytest.mark.parametrize("name", [
+    None, "", "in_flight", "ttl", "lost", "final", "run", "methods", "key",
+    "lease", "key_time", "key_json", "hide_header", "fingerprint", "scope",
+    "key_space", "max_request", "max_response"])
+def test_a_refusal_is_cut_between_characters(server, name):
+    """Half a character would be no JSON, and no answer at all."""
+    long = ["a" * n + many * c for n in range(1, 5) for many in (25, 60)
+            for c in ("\u00e9", "\u20ac", "\U0001f600")]
+    with Client(server) as c:
+        for text in long:
+            route = {None: text, "": {text: "x"}}.get(name, {name: text})
+            said = is_error(c.ask("/v1/route", {"route": route}), 422, "route")
+            assert said.isprintable(), said
+
+
+def test_a_path_that_is_no_text_is_answered(server):
+    with Client(server) as c:
+        for path in "/v1/x%ff", "/v1/" + 60 * "%c3%a9", "/v1/x" + 60 * "%c3%a9":
+            c.send(path, b"{}\n")
+            assert "There is no /v1/" in is_error(c.read(), 404, "not-found")
+
+
 # ---- The realm --------------------------------------------------------------
 
 
