@@ -34,7 +34,7 @@ def forged(token_id, mark=""):
     """A token that nobody was given: of this id, and of no record."""
     return mark + base64.b64encode(
         bytes([1]) * 64 + bytes.fromhex(token_id) + bytes(7) + b"\1" +
-        bytes(3) + b"\1").decode()
+        bytes(3) + b"\1" + (b"\1" if mark else b"\0")).decode()
 
 
 @contextlib.contextmanager
@@ -71,6 +71,34 @@ def test_a_token_of_one_kind_is_none_of_the_other(server, path):
         is_problem(begin(c, "k"), "in-flight")
         is_own(end(c, exchange))
         says(call_end(c, its_call), "none")
+
+
+@pytest.mark.parametrize("path", ["end", "broken", "abandon", "call/end"])
+@pytest.mark.parametrize("how", ["end", "time", "restart"])
+def test_a_token_is_of_one_kind_also_when_its_id_is_forgotten(server, path, how):
+    """A function's result under a request's name would be no answer for ever."""
+    route = {"run": "1s", "lease": "10s"}
+    with Client(server) as c:
+        exchange = run(c, "k", route=route)
+        its_call = call_run(c, "k", run_ms=1000)
+        if how == "end":
+            is_own(end(c, exchange, route=route))
+            says(call_end(c, its_call), "none")
+        if how == "restart":
+            server.end()
+            server.start()
+    with Client(server) as c:
+        eventually(lambda: open_exchanges(server) == 0)
+        for token in "~" + exchange, its_call[1:]:
+            for kind in "success", "failure":
+                is_error(c.ask("/v1/" + path, {
+                    "token": token, "status": 502, "kind": kind,
+                    "route": route}), 422, "head")
+        answer = end(c, exchange, route=route)
+        is_own(answer)
+        is_replay(begin(c, "k", route=route))
+        says(call_end(c, its_call), "none")
+        says(call(c, "k"), "replay")
 
 
 @pytest.mark.parametrize("path", ["end", "broken", "abandon", "call/end"])
