@@ -231,4 +231,7 @@ void serve_open_clear(struct serve *s)
         (void)tdelete(g, &s->gone, by_gone_id);
         free(g);
     }
+    free(s->due);
+    s->due = NULL;
+    s->n_due = s->due_room = 0;
 }

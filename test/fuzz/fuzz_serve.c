@@ -28,7 +28,7 @@ static const struct cli_command command = {.name = "serve"};
 static const struct cli cli = {.command = &command, .store = "memory:"};
 static unsigned long inputs;
 
-enum { INPUTS = 10000 }; /* of one store, which keeps what they have recorded */
+enum { INPUTS = 100 }; /* of one store, which keeps what they have recorded */
 
 static void start(void)
 {
@@ -393,6 +393,7 @@ static void do_end(struct MHD_Connection *c, const char *path, int slot,
                    "\"headers\":[]}",
                    token, statuses[how >> 4 & 3]);
     ask_about(c, path, slot, head, strstr(path, "end") != NULL ? "x" : "", 0);
+    MUST(how % 4 != 1 || c->status >= 400); /* its token is of the other kind */
 }
 
 static void do_abandon(struct MHD_Connection *c, int slot)
