@@ -1035,8 +1035,11 @@ static int record(once_exchange *x, const once_http_answer *a,
     if (rc == ONCE_OK)
         rc = once__verdict_start(x->attempt, v, result,
                                  x->after != NULL ? given_up : answered, x);
-    if (rc != ONCE_OK)
+    if (rc != ONCE_OK) {
+        once_attempt_free(x->after); /* another end makes another one */
+        x->after = NULL;
         x->state = OWNER;
+    }
 out:
     free((void *)(uintptr_t)result.data);
     return rc == ONCE_OK ? ONCE_HTTP_WAIT : rc;
