@@ -235,7 +235,7 @@ int serve_call_resume(struct serve_call *k, once_error *err)
     struct once__token t;
     once_record granted = {0};
 
-    if (!once__token_read(k->token + 1, &t))
+    if (!once__token_read(k->token + 1, ONCE__TOKEN_CALL, &t))
         return once__fail(err, ONCE_EINVAL, "\"token\" cannot be read");
     memcpy(k->request.name, t.name, ONCE_NAME_SIZE);
     memcpy(k->request.fingerprint, t.fingerprint, ONCE_FINGERPRINT_SIZE);

@@ -71,7 +71,10 @@ static void check_token(struct serve_call *k, struct once__token *t)
         [SERVE_CALL_END] = "of \"run\" of /v1/call/begin",
     };
 
-    if (k->token == NULL || !once__token_read(k->token + is_of_call(k), t) ||
+    if (k->token == NULL ||
+        !once__token_read(
+            k->token + is_of_call(k),
+            is_of_call(k) ? ONCE__TOKEN_CALL : ONCE__TOKEN_EXCHANGE, t) ||
         (k->kind == SERVE_END && is_of_call(k)) ||
         (k->kind == SERVE_CALL_END && !is_of_call(k)))
         serve_refuse(k, MHD_HTTP_UNPROCESSABLE_CONTENT, "head",

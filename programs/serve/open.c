@@ -107,7 +107,7 @@ void serve_open_token(const struct serve_open *o,
     memcpy(t.fingerprint, o->request.fingerprint, sizeof(t.fingerprint));
     memcpy(t.id, o->id, sizeof(t.id));
     out[0] = SERVE_CALL_TOKEN;
-    once__token_write(&t, out + 1);
+    once__token_write(&t, ONCE__TOKEN_CALL, out + 1);
 }
 
 void serve_open_leave(struct serve_open *o)
@@ -231,4 +231,7 @@ void serve_open_clear(struct serve *s)
         (void)tdelete(g, &s->gone, by_gone_id);
         free(g);
     }
+    free(s->due);
+    s->due = NULL;
+    s->n_due = s->due_room = 0;
 }

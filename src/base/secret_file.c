@@ -31,11 +31,33 @@ int once__secret_fail(const char *path, const char *why, once_error *err)
                       path, found != NULL ? found->pw_name : number, why);
 }
 
+/* The first line is there, or the end of the file, or `size` bytes are: how many, or
+ * below zero. */
+static ssize_t read_line(int fd, char *out, size_t size)
+{
+    size_t got = 0;
+    ssize_t n;
+
+    while (got < size && memchr(out, '\n', got) == NULL) {
+        n = read(fd, out + got, size - got);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return n;
+        if (n == 0)
+            break;
+        got += (size_t)n;
+    }
+    return (ssize_t)got;
+}
+
 int once__secret_read(const char *path, char *out, size_t size, once_error *err)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
+    size_t used;
     ssize_t n;
+    int failed;
 
     if (fd < 0 || fstat(fd, &st) != 0) {
         n = errno;
@@ -47,14 +69,20 @@ int once__secret_read(const char *path, char *out, size_t size, once_error *err)
         (void)close(fd);
         return ONCE_EOPEN;
     }
-    n = read(fd, out, size);
+    n = read_line(fd, out, size);
+    failed = n < 0 ? errno : 0;
     (void)close(fd);
-    if (n <= 0 || (size_t)n == size) {
+    if (n <= 0 || ((size_t)n == size && memchr(out, '\n', size) == NULL)) {
         explicit_bzero(out, size);
-        return once__secret_fail(
-            path, n < 0 ? strerror(errno) : "it is empty or too long", err);
+        return once__secret_fail(path,
+                                 failed != 0 ? strerror(failed)
+                                 : n == 0    ? "it is empty"
+                                             : "its first line is too long",
+                                 err);
     }
-    out[n] = '\0';
-    out[strcspn(out, "\r\n")] = '\0';
+    for (used = 0; used < (size_t)n && strchr("\r\n", out[used]) == NULL;
+         used++)
+        ;
+    explicit_bzero(out + used, size - used); /* what follows may be one, too */
     return ONCE_OK;
 }

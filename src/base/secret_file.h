@@ -8,7 +8,8 @@
 #include <once/once.h>
 
 /*
- * Writes the first line of the file, without its end: ONCE_OK, or ONCE_EOPEN and
+ * Writes the first line of the file, without its end, if it is shorter than `size`;
+ * what follows may be as long as it likes. ONCE_OK, or ONCE_EOPEN and
  * `err` names the file, the user and what to do. A file that others may use is
  * refused, as once__secret_mode() says.
  */

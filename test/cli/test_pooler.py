@@ -26,11 +26,13 @@ def read_packet(stream):
 
 class Pooler:
     """`renews` says of a query whether a new session begins with it. The account
-    has no password, so that its answer to one greeting answers each."""
+    has no password, so that its answer to one greeting answers each. `edits` returns
+    what the server gets in place of a query."""
 
-    def __init__(self, address, renews):
+    def __init__(self, address, renews, edits=lambda query: query):
         self.address = address
         self.renews = renews
+        self.edits = edits
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -73,6 +75,9 @@ class Pooler:
                 if packet[4:5] == b"\x03" and self.renews(packet[5:]):
                     server.shutdown(socket.SHUT_RDWR)
                     server, _ = self.connect(client, login)
+                if packet[4:5] == b"\x03":
+                    query = packet[4:5] + self.edits(packet[5:])
+                    packet = len(query).to_bytes(3, "little") + packet[3:4] + query
                 server.sendall(packet)
         for end in (client, server):
             with contextlib.suppress(OSError):
@@ -127,6 +132,28 @@ def test_a_session_without_our_settings_is_refused(store, mysql, renews):
     assert (code, out) == (69, ""), err
     assert "pooler" in err and "one session for each connection" in err
     assert put(store, "paid", "done")[:2] == (0, "done")
+
+
+@pytest.mark.parametrize("value", ["NULL", "latin1", "utf8"])
+def test_a_session_with_another_character_set_of_results_is_refused(
+        store, mysql, value):
+    """With NULL a comparison is NULL, which CONCAT_WS() leaves out."""
+    names = b"SET NAMES binary"
+    seen = []
+
+    def edit(query):
+        seen.append(names in query)
+        return query.replace(names, names + b", character_set_results = " +
+                             value.encode())
+    pooler = Pooler((mysql.address, mysql.port), lambda query: False, edit)
+    direct = store.url
+    store.url = direct.replace(":%d/" % mysql.port, ":%d/" % pooler.port)
+    code, out, err = put(store, "k", "done")
+    pooler.close()
+    store.url = direct
+    assert any(seen) and code != 0 and out == "", err
+    assert "character set" in err and "one session for each connection" in err
+    assert put(store, "k", "done")[:2] == (0, "done")
 
 
 @pytest.mark.parametrize("text", [EVIL, "\\", "\\'; ROLLBACK; -- ", "\"`\x7f"])

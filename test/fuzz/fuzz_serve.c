@@ -28,7 +28,7 @@ static const struct cli_command command = {.name = "serve"};
 static const struct cli cli = {.command = &command, .store = "memory:"};
 static unsigned long inputs;
 
-enum { INPUTS = 10000 }; /* of one store, which keeps what they have recorded */
+enum { INPUTS = 100 }; /* of one store, which keeps what they have recorded */
 
 static void start(void)
 {
@@ -37,9 +37,9 @@ static void start(void)
     if (server.engine != NULL && inputs % INPUTS != 0)
         return;
     serve_open_clear(&server);
+    MUST(server.due == NULL && server.due_room == 0);
     serve_route_clear(&server);
     once_engine_close(server.engine);
-    free(server.due);
     server = (struct serve){.cli = &cli, .bell = -1};
     json_object_seed(1);
     serve_init(&server);
@@ -296,11 +296,12 @@ static void read_token(struct slot *s, const struct MHD_Connection *c)
 static void forge(int slot, int call, char out[TOKEN])
 {
     uint8_t
-        bytes[ONCE_NAME_SIZE + ONCE_FINGERPRINT_SIZE + ONCE_TOKEN_SIZE + 12];
+        bytes[ONCE_NAME_SIZE + ONCE_FINGERPRINT_SIZE + ONCE_TOKEN_SIZE + 13];
 
     memset(bytes, 7, sizeof(bytes));
-    memset(bytes + sizeof(bytes) - 12, 0, 12);
-    bytes[sizeof(bytes) - 5] = bytes[sizeof(bytes) - 1] = 1;
+    memset(bytes + sizeof(bytes) - 13, 0, 13);
+    bytes[sizeof(bytes) - 6] = bytes[sizeof(bytes) - 2] = 1;
+    bytes[sizeof(bytes) - 1] = call ? ONCE__TOKEN_CALL : ONCE__TOKEN_EXCHANGE;
     read_id(slot, bytes + ONCE_NAME_SIZE + ONCE_FINGERPRINT_SIZE);
     out[0] = SERVE_CALL_TOKEN;
     (void)EVP_EncodeBlock((unsigned char *)out + call, bytes, sizeof(bytes));
@@ -392,6 +393,7 @@ static void do_end(struct MHD_Connection *c, const char *path, int slot,
                    "\"headers\":[]}",
                    token, statuses[how >> 4 & 3]);
     ask_about(c, path, slot, head, strstr(path, "end") != NULL ? "x" : "", 0);
+    MUST(how % 4 != 1 || c->status >= 400); /* its token is of the other kind */
 }
 
 static void do_abandon(struct MHD_Connection *c, int slot)

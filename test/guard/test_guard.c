@@ -937,6 +937,23 @@ static void a_resumed_exchange_breaks_and_is_abandoned(void)
     end(&w);
 }
 
+/* What it had made to look for an earlier end is freed: a check of leaks sees it. */
+static void an_end_that_cannot_be_asked_for_leaves_nothing(void)
+{
+    struct asked a;
+    struct world w;
+    int i;
+
+    begin(&w);
+    asked_init(&a);
+    T_EQ(claim(&w, &a), ONCE_HTTP_RUN);
+    once_engine_close(w.engine);
+    for (i = 0; i < 3; i++)
+        T_OK(once_exchange_broken(a.x, 502, on_wake, &a.woken) < 0);
+    asked_end(&a);
+    once_guard_close(w.guard);
+}
+
 static void a_token_that_was_changed_ends_nothing(void)
 {
     once_http_answer answer = made();
@@ -966,6 +983,10 @@ static void a_token_that_was_changed_ends_nothing(void)
         }
         asked_end(&b);
     }
+    /* The last of it says of which kind it is. */
+    snprintf(changed, sizeof(changed), "%s", token);
+    changed[strlen(changed) - 1] = 'B';
+    T_EQ(resume(&w, &b, changed), ONCE_EINVAL);
     T_EQ(resume(&w, &b, ""), ONCE_EINVAL);
     T_EQ(resume(&w, &b, "00"), ONCE_EINVAL);
     whole(&w, NULL, 409, "in_flight");
@@ -1704,6 +1725,7 @@ int main(void)
     T_RUN(a_grant_that_nobody_looked_at_is_released);
     T_RUN(an_exchange_is_ended_by_its_token);
     T_RUN(a_resumed_exchange_breaks_and_is_abandoned);
+    T_RUN(an_end_that_cannot_be_asked_for_leaves_nothing);
     T_RUN(a_token_that_was_changed_ends_nothing);
     T_RUN(who_claims_again_with_the_id_is_the_same_owner);
     T_RUN(an_abandoned_run_is_released);

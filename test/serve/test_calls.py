@@ -19,6 +19,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -651,10 +652,20 @@ def test_a_connection_that_breaks_says_nothing(world, language, what, when):
     act = {"broken": "throw", "abandon": "not_applied"}.get(what, "json")
     told = {"broken": error("Unknown"), "abandon": error("Free")}.get(
         what, {"json": 1})
-    cutter.cuts["%s /v1/%s" % (when, what)] = 3
-    assert world.call(language, "k", act, 1, name="cut") == told
-    assert cutter.seen["/v1/" + what] == 4 and world.runs("k") == 1
-    again = world.call(language, "k", value=1)
+    for key in "k", "l", "m":
+        cutter.seen.clear()
+        cutter.cuts["%s /v1/%s" % (when, what)] = 3
+        began = time.monotonic()
+        answer = world.call(language, key, act, 1, name="cut")
+        # A begin is repeated for a second. A busy machine may need it for less
+        # than three repeats.
+        if what != "call/begin" or answer != error("Unavailable") or \
+                time.monotonic() - began < 1:
+            break
+        assert world.runs(key) == 0
+    assert answer == told
+    assert cutter.seen["/v1/" + what] == 4 and world.runs(key) == 1
+    again = world.call(language, key, value=1)
     assert again == ({"json": 1} if what == "abandon" else told)
 
 

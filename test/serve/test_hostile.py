@@ -34,7 +34,7 @@ def forged(token_id, mark=""):
     """A token that nobody was given: of this id, and of no record."""
     return mark + base64.b64encode(
         bytes([1]) * 64 + bytes.fromhex(token_id) + bytes(7) + b"\1" +
-        bytes(3) + b"\1").decode()
+        bytes(3) + b"\1" + (b"\1" if mark else b"\0")).decode()
 
 
 @contextlib.contextmanager
@@ -71,6 +71,34 @@ def test_a_token_of_one_kind_is_none_of_the_other(server, path):
         is_problem(begin(c, "k"), "in-flight")
         is_own(end(c, exchange))
         says(call_end(c, its_call), "none")
+
+
+@pytest.mark.parametrize("path", ["end", "broken", "abandon", "call/end"])
+@pytest.mark.parametrize("how", ["end", "time", "restart"])
+def test_a_token_is_of_one_kind_also_when_its_id_is_forgotten(server, path, how):
+    """A function's result under a request's name would be no answer for ever."""
+    route = {"run": "1s", "lease": "10s"}
+    with Client(server) as c:
+        exchange = run(c, "k", route=route)
+        its_call = call_run(c, "k", run_ms=1000)
+        if how == "end":
+            is_own(end(c, exchange, route=route))
+            says(call_end(c, its_call), "none")
+        if how == "restart":
+            server.end()
+            server.start()
+    with Client(server) as c:
+        eventually(lambda: open_exchanges(server) == 0)
+        for token in "~" + exchange, its_call[1:]:
+            for kind in "success", "failure":
+                is_error(c.ask("/v1/" + path, {
+                    "token": token, "status": 502, "kind": kind,
+                    "route": route}), 422, "head")
+        answer = end(c, exchange, route=route)
+        is_own(answer)
+        is_replay(begin(c, "k", route=route))
+        says(call_end(c, its_call), "none")
+        says(call(c, "k"), "replay")
 
 
 @pytest.mark.parametrize("path", ["end", "broken", "abandon", "call/end"])
@@ -262,6 +290,28 @@ def test_what_is_wrong_in_a_route_is_named_with_what_is_allowed(server, head,
     with Client(server) as c:
         text = is_error(c.ask("/v1/route", head), 422, "route")
     assert [x for x in said if x not in text] == [], text
+
+
+@pytest.mark.parametrize("name", [
+    None, "", "in_flight", "ttl", "lost", "final", "run", "methods", "key",
+    "lease", "key_time", "key_json", "hide_header", "fingerprint", "scope",
+    "key_space", "max_request", "max_response"])
+def test_a_refusal_is_cut_between_characters(server, name):
+    """Half a character would be no JSON, and no answer at all."""
+    long = ["a" * n + many * c for n in range(1, 5) for many in (25, 60)
+            for c in ("\u00e9", "\u20ac", "\U0001f600")]
+    with Client(server) as c:
+        for text in long:
+            route = {None: text, "": {text: "x"}}.get(name, {name: text})
+            said = is_error(c.ask("/v1/route", {"route": route}), 422, "route")
+            assert said.isprintable(), said
+
+
+def test_a_path_that_is_no_text_is_answered(server):
+    with Client(server) as c:
+        for path in "/v1/x%ff", "/v1/" + 60 * "%c3%a9", "/v1/x" + 60 * "%c3%a9":
+            c.send(path, b"{}\n")
+            assert "There is no /v1/" in is_error(c.read(), 404, "not-found")
 
 
 # ---- The realm --------------------------------------------------------------

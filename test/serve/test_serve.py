@@ -995,7 +995,7 @@ def test_on_loopback_everybody_needs_the_token(make, tmp_path):
     (["--listen", "127.0.0.1:0"], "--token-file"),
     (["--listen", "0.0.0.0:7070", "--token-file", "FILE"], "--listen"),
     (["--listen", "192.0.2.1:7070", "--token-file", "FILE"], "--listen"),
-    (["--listen", "127.0.0.1:0", "--token-file", "OPEN"], "chmod 600"),
+    (["--listen", "127.0.0.1:0", "--token-file", "OPEN"], "chmod 0640 "),
     (["--listen", "127.0.0.1:0", "--token-file", "SHORT"], "16"),
     (["--listen", "unix:FOLDER/s", "--token-file", "FILE"], "loopback"),
     (["--listen", "unix:FOLDER/s", "--store", "memory:"], "--volatile"),

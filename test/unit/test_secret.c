@@ -65,10 +65,34 @@ static void what_cannot_be_read_is_named(void)
     T_OK(strstr(err.text, "too long") != NULL && out[0] == '\0');
     put("1234567", 0600);
     T_EQ(once__secret_read(path, out, sizeof(out), &err), ONCE_OK);
+    T_STR(out, "1234567");
     T_EQ(unlink(path), 0);
     T_EQ(once__secret_read(path, out, sizeof(out), &err), ONCE_EOPEN);
     T_OK(strstr(err.text, path) != NULL &&
          strstr(err.text, "No such file") != NULL);
+}
+
+static void only_the_first_line_counts(void)
+{
+    static const char *const rests[] = {
+        "\n", "\r\n", "\n\n", "\nmore\n",
+        "\n# This line says at length who has made the one above.\n"};
+    char out[8], text[100];
+    once_error err;
+    size_t i;
+
+    for (i = 0; i < sizeof(rests) / sizeof(rests[0]); i++) {
+        (void)snprintf(text, sizeof(text), "123456%s", rests[i]);
+        put(text, 0600);
+        T_EQ(once__secret_read(path, out, sizeof(out), &err), ONCE_OK);
+        T_STR(out, "123456");
+    }
+    put("1234567\nmore\n", 0600);
+    T_EQ(once__secret_read(path, out, sizeof(out), &err), ONCE_OK);
+    T_STR(out, "1234567");
+    put("12345678\nmore\n", 0600);
+    T_EQ(once__secret_read(path, out, sizeof(out), &err), ONCE_EOPEN);
+    T_OK(strstr(err.text, "too long") != NULL && out[0] == '\0');
 }
 
 int main(void)
@@ -78,6 +102,7 @@ int main(void)
     if (fd >= 0)
         (void)close(fd);
     T_RUN(others_may_not_use_it);
+    T_RUN(only_the_first_line_counts);
     T_RUN(what_cannot_be_read_is_named);
     return t_done();
 }

@@ -44,19 +44,20 @@ static const char session[] =
     /* MySQL shows old statistics without it; MariaDB skips the comment. */
     "/*!80000 SET SESSION information_schema_stats_expiry = 0 */";
 
-/* The name of the isolation level: MySQL skips the first comment, MariaDB the
+/* CONCAT_WS() leaves out a NULL, which @@character_set_results may be. The name of
+ * the isolation level: MySQL skips the first comment, MariaDB the
  * second one. */
 const char once__my_guard[] =
     "CONCAT_WS(' ', LEFT(@@hostname, 64), @@port, @@server_id, @@read_only, "
     "@@log_bin,"
     " @@sync_binlog, @@sql_log_bin, @@innodb_flush_log_at_trx_commit,"
     " @@innodb_doublewrite, @@autocommit, @@auto_increment_increment,"
-    " @@sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+    " COALESCE(@@sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
     " AND @@character_set_client = 'binary'"
     " AND @@character_set_connection = 'binary'"
     " AND @@character_set_results = 'binary'"
     " /*M!100600 AND @@tx_isolation = 'READ-COMMITTED' */"
-    " /*!80000 AND @@transaction_isolation = 'READ-COMMITTED' */)";
+    " /*!80000 AND @@transaction_isolation = 'READ-COMMITTED' */, 0))";
 
 /* ---- What the server says ---------------------------------------------- */
 

@@ -814,7 +814,7 @@ void once_exchange_token(const once_exchange *x, char out[ONCE_EXCHANGE_TOKEN])
     memcpy(t.name, x->name, sizeof(t.name));
     memcpy(t.fingerprint, x->print, sizeof(t.fingerprint));
     memcpy(t.id, r->token, sizeof(t.id));
-    once__token_write(&t, out);
+    once__token_write(&t, ONCE__TOKEN_EXCHANGE, out);
 }
 
 /* It is the owner: the record will be asked whether that is so. */
@@ -848,7 +848,7 @@ int once_exchange_resume(once_guard *g, const char *token, once_error *err,
     once_exchange *x;
     int rc;
 
-    if (!once__token_read(token, &t))
+    if (!once__token_read(token, ONCE__TOKEN_EXCHANGE, &t))
         return once__fail(err, ONCE_EINVAL, "token: it is none");
     x = exchange_alloc(g);
     if (x == NULL)
@@ -1035,8 +1035,11 @@ static int record(once_exchange *x, const once_http_answer *a,
     if (rc == ONCE_OK)
         rc = once__verdict_start(x->attempt, v, result,
                                  x->after != NULL ? given_up : answered, x);
-    if (rc != ONCE_OK)
+    if (rc != ONCE_OK) {
+        once_attempt_free(x->after); /* another end makes another one */
+        x->after = NULL;
         x->state = OWNER;
+    }
 out:
     free((void *)(uintptr_t)result.data);
     return rc == ONCE_OK ? ONCE_HTTP_WAIT : rc;

@@ -108,6 +108,9 @@ ONCE_CHECK int once__reply_encode(const once_guard *g,
 
 /* ---- token.c ------------------------------------------------------------ */
 
+/* What a token is of. */
+enum once__token_kind { ONCE__TOKEN_EXCHANGE, ONCE__TOKEN_CALL };
+
 struct once__token {
     uint8_t name[ONCE_NAME_SIZE];
     uint8_t fingerprint[ONCE_FINGERPRINT_SIZE];
@@ -117,9 +120,10 @@ struct once__token {
     uint8_t doubt;
 };
 
-void once__token_write(const struct once__token *t,
+void once__token_write(const struct once__token *t, enum once__token_kind kind,
                        char out[ONCE_EXCHANGE_TOKEN]);
-/* 1, or 0: once__token_write() did not write this. */
-ONCE_CHECK int once__token_read(const char *text, struct once__token *out);
+/* 1, or 0: once__token_write() did not write this, or of another kind. */
+ONCE_CHECK int once__token_read(const char *text, enum once__token_kind kind,
+                                struct once__token *out);
 
 #endif /* ONCE_CALLS_GUARD_GUARD_H */

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * token.c - an exchange that runs, as text: its owner may end it in a process
- * that did not begin it.
+ * token.c - an exchange or a call that runs, as text: its owner may end it in a
+ * process that did not begin it.
  *
  *    name 32 | fingerprint 32 | id 16 | fence 8 | attempt 4, its highest bit
- *    "doubt"; in base64
+ *    "doubt" | kind 1; in base64
+ *
+ * The kind is part of it: a request and a call write different records, and
+ * nobody else can tell later which of them a name belongs to.
  *
  * It has no seal: the record decides. Who changes name, id or fence is not the
  * record's owner; who changes the rest changes what only he is told.
@@ -21,14 +24,15 @@ enum {
     AT_ID = AT_PRINT + ONCE_FINGERPRINT_SIZE,
     AT_FENCE = AT_ID + ONCE_TOKEN_SIZE,
     AT_ATTEMPT = AT_FENCE + 8,
-    BYTES = AT_ATTEMPT + 4,
+    AT_KIND = AT_ATTEMPT + 4,
+    BYTES = AT_KIND + 1,
     TEXT = (BYTES + 2) / 3 * 4
 };
 #define DOUBT UINT32_C(0x80000000)
 
 _Static_assert(TEXT + 1 == ONCE_EXCHANGE_TOKEN, "the size of a token");
 
-void once__token_write(const struct once__token *t,
+void once__token_write(const struct once__token *t, enum once__token_kind kind,
                        char out[ONCE_EXCHANGE_TOKEN])
 {
     uint8_t bytes[BYTES];
@@ -38,10 +42,12 @@ void once__token_write(const struct once__token *t,
     memcpy(bytes + AT_ID, t->id, ONCE_TOKEN_SIZE);
     once__put(bytes + AT_FENCE, t->fence, 8);
     once__put(bytes + AT_ATTEMPT, t->attempt | (t->doubt ? DOUBT : 0), 4);
+    bytes[AT_KIND] = (uint8_t)kind;
     (void)EVP_EncodeBlock((unsigned char *)out, bytes, BYTES);
 }
 
-int once__token_read(const char *text, struct once__token *out)
+int once__token_read(const char *text, enum once__token_kind kind,
+                     struct once__token *out)
 {
     uint8_t bytes[TEXT / 4 * 3];
     char again[ONCE_EXCHANGE_TOKEN];
@@ -58,6 +64,7 @@ int once__token_read(const char *text, struct once__token *out)
     attempt = (uint32_t)once__get(bytes + AT_ATTEMPT, 4);
     out->attempt = attempt & ~DOUBT;
     out->doubt = (attempt & DOUBT) != 0;
-    once__token_write(out, again);
-    return memcmp(again, text, TEXT) == 0; /* base64 has other spellings */
+    /* Base64 has other spellings, and there are other kinds. */
+    once__token_write(out, kind, again);
+    return memcmp(again, text, TEXT) == 0;
 }

@@ -77,7 +77,8 @@ static void report_refusal(struct once__sender *w,
     unsigned long long n = atomic_fetch_add(&route->refusals, 1) + 1;
     char more[64] = "", status[16] = "";
 
-    if (last != 0 && now - last < REFUSAL_MS)
+    /* Another worker may have stored a time that is later than ours. */
+    if (last != 0 && (now < last || now - last < REFUSAL_MS))
         return;
     if (!atomic_compare_exchange_strong(&route->refusal_ms, &last, now))
         return;
