@@ -77,8 +77,9 @@ enum MHD_Result console_problem_about(struct console_request *ask,
                                       const char *text, json_t *record)
 {
     json_t *o =
-        json_pack("{s:s, s:s, s:i, s:s, s:o*}", "type", "about:blank", "title",
-                  text, "status", (int)status, "code", code, "record", record);
+        json_pack("{s:s, s:o, s:i, s:s, s:o*}", "type", "about:blank", "title",
+                  cli_json_text((once_bytes){text, strlen(text)}), "status",
+                  (int)status, "code", code, "record", record);
 
     return send_json(ask, status, "application/problem+json", o);
 }

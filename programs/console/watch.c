@@ -542,7 +542,9 @@ static json_t *json_source(const struct console_watch *w,
                                 json_value(s->last[i]));
     return json_pack("{s:s, s:b, s:o, s:o, s:o}", "name", s->name, "up", s->up,
                      "since", cli_json_time(s->since_ms), "trouble",
-                     s->trouble[0] ? json_string(s->trouble) : json_null(),
+                     s->trouble[0] ? cli_json_text((once_bytes){
+                                         s->trouble, strlen(s->trouble)})
+                                   : json_null(),
                      "gauges", gauges);
 }
 

@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls/http/json.h"
-
 void serve_refuse(struct serve_call *k, unsigned status, const char *error,
                   const char *format, ...)
 {
@@ -132,43 +130,6 @@ enum MHD_Result serve_say_do(struct serve_call *k, const char *what)
                      (once_bytes){NULL, 0});
 }
 
-/* What is left of a character that was cut off by the end of a text. */
-static int is_torn(const unsigned char *at, const unsigned char *end)
-{
-    if (*at < 0xc2 || *at > 0xf4 || end - at > 3)
-        return 0;
-    for (at++; at < end; at++)
-        if ((*at & 0xc0) != 0x80)
-            return 0;
-    return 1;
-}
-
-/* Texts are cut at bytes, and repeat what was sent. JSON has UTF-8 only: "?" is in
- * the place of other bytes, and a character that the end has cut is left out. */
-static json_t *text_of(const char *from)
-{
-    size_t n = strlen(from);
-    const unsigned char *at = (const unsigned char *)from, *end = at + n;
-    char *text = malloc(n + 1), *to = text;
-    json_t *out;
-
-    if (text == NULL)
-        return NULL;
-    while (at < end) {
-        n = once__utf8(at, end);
-        if (n == 0 && is_torn(at, end))
-            break;
-        if (n == 0)
-            *to++ = '?';
-        else
-            to = mempcpy(to, at, n);
-        at += n > 0 ? n : 1;
-    }
-    out = json_stringn(text, (size_t)(to - text));
-    free(text);
-    return out;
-}
-
 static json_t *characters_of(const char *bytes)
 {
     size_t n = strlen(bytes);
@@ -221,6 +182,7 @@ enum MHD_Result serve_say_refused(struct serve_call *k)
     assert(k->refused != 0);
     return serve_say(
         k, k->refused,
-        json_pack("{s:s, s:o}", "error", k->error, "text", text_of(k->why)),
+        json_pack("{s:s, s:o}", "error", k->error, "text",
+                  cli_json_text((once_bytes){k->why, strlen(k->why)})),
         (once_bytes){NULL, 0});
 }
