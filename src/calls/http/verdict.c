@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/status.h"
 
 enum { STATUS_MIN = 100, STATUS_MAX = 599 };
 
@@ -118,9 +119,7 @@ int once__statuses_all(const once__statuses *set)
  * again. */
 static const int declined[] = {401, 408, 421, 425, 429};
 
-/* With these a gateway says that it has lost the one behind it: those of RFC
- * 9110, and what proxies of content networks answer in their place. */
-static const int lost[] = {502, 504, 520, 521, 522, 523, 524, 529, 530};
+static const int lost[] = {ONCE__LOST_STATUSES};
 
 static void final_by_default(once__statuses *set)
 {
