@@ -24,10 +24,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 # pylint: disable=wrong-import-position,unused-import
 from test_serve import (  # noqa: E402,F401
     ONCE, PATIENCE, BODY, Client, begin, call, call_end, call_run, a_server, end,
-    eventually, is_error, is_own, is_problem, is_replay, maker, new_id,
-    open_exchanges, replays, run, says)
-
-HERE = os.path.dirname(__file__)
+    eventually, is_error, is_own, is_problem, is_refused_to_another_user,
+    is_replay, let_others_in, maker, new_id, open_exchanges, replays, run, says)
 
 
 def forged(token_id, mark=""):
@@ -159,28 +157,9 @@ def test_broken_after_an_end_gets_what_is_recorded(server):
 
 # ---- What another user's process may do ------------------------------------
 
-FOREIGN = """
-import json, os, sys
-sys.path.insert(0, sys.argv[1])
-import test_serve as t
-os.setgid(65534); os.setuid(65534)
-class S:
-    port = 0
-    where = sys.argv[2]
-    connect = t.Server.connect
-c = t.Client(S())
-for path, head in json.loads(sys.argv[3]):
-    code, told, _ = c.ask("/v1/" + path, head, t.BODY if path == "begin" else b"")
-    assert (code, told["error"]) == (403, "not-owner"), (path, told)
-"""
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="it needs to become another user")
 def test_another_users_process_frees_nothing_and_gets_no_run(server):
-    os.chmod(server.where[5:], 0o666)
-    for folder in [server.folder, *server.folder.parents]:
-        if not folder.stat().st_mode & 1:
-            folder.chmod(0o711)
+    let_others_in(server)
     runs, calls = new_id(), new_id()
     head = {"method": "POST", "target": "/pay?a=1", "scope": "ann",
             "headers": [["Host", "shop.test"], ["Idempotency-Key", "k"]]}
@@ -197,8 +176,7 @@ def test_another_users_process_frees_nothing_and_gets_no_run(server):
                 ["begin", dict(head, id=waits, again=True, route=route)],
                 ["call/begin", {"id": calls, "group": "charge", "key": "k",
                                 "again": True}]]
-            subprocess.run([sys.executable, "-c", FOREIGN, HERE,
-                            server.where, json.dumps(asked)], check=True)
+            is_refused_to_another_user(server, asked)
             assert open_exchanges(server) == 4
         is_own(end(c, token))
         says(call_end(c, its_call), "none")

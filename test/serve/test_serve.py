@@ -567,7 +567,7 @@ def test_a_connection_that_is_closed_is_no_death(server):
 
 
 FOREIGN = """
-import os, sys
+import json, os, sys
 sys.path.insert(0, sys.argv[1])
 import test_serve as t
 os.setgid(65534); os.setuid(65534)
@@ -576,23 +576,33 @@ class S:
     where = sys.argv[2]
     connect = t.Server.connect
 c = t.Client(S())
-for path in "end", "broken", "abandon":
-    code, head, _ = c.ask("/v1/" + path, {"token": sys.argv[3], "status": 502})
-    assert (code, head["error"]) == (403, "not-owner"), head
+for path, head in json.loads(sys.argv[3]):
+    code, told, _ = c.ask("/v1/" + path, head, t.BODY if path == "begin" else b"")
+    assert (code, told["error"]) == (403, "not-owner"), (path, told)
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="it needs to become another user")
-def test_another_users_process_ends_nothing(server):
+def let_others_in(server):
     os.chmod(server.where[5:], 0o666)
     for folder in [server.folder, *server.folder.parents]:
         if not folder.stat().st_mode & 1:
             folder.chmod(0o711)
+
+
+def is_refused_to_another_user(server, asked):
+    """`asked` are pairs of a path and a head, sent by a process of its own."""
+    subprocess.run([sys.executable, "-c", FOREIGN, os.path.dirname(__file__),
+                    server.where, json.dumps(asked)], check=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="it needs to become another user")
+def test_another_users_process_ends_nothing(server):
+    let_others_in(server)
     with Client(server) as c:
         token = run(c, "k")
-        subprocess.run([sys.executable, "-c", FOREIGN,
-                        os.path.dirname(__file__), server.where, token],
-                       check=True)
+        is_refused_to_another_user(server, [
+            [path, {"token": token, "status": 502}]
+            for path in ("end", "broken", "abandon")])
         is_problem(begin(c, "k"), "in-flight")
         is_own(end(c, token))
 
