@@ -13,7 +13,7 @@ const once = require("../../middleware/node/once.js");
 const [, , ledger, port] = process.argv;
 const app = express();
 
-// Before what reads bodies. Who calls? In this example a header says so, which
+// Mount it before body parsers. In this example a header names the caller, which
 // anybody can send. Take yours from what has authenticated, as the session.
 app.use(once({ scope: req => req.get("X-Customer") }));
 app.use(express.json());

@@ -28,7 +28,7 @@ def charge():
     return jsonify(order=name, charged=amount), 201
 
 
-# Who calls? Here this header says so: take yours from the session. An exception
+# In this example a header names the caller. Take it from the session in yours. An exception
 # that Flask answers with 500 is unknown: once.WSGI sees that this is Flask.
 app.wsgi_app = once.WSGI(app.wsgi_app,
                          scope=lambda environ: environ.get("HTTP_X_CUSTOMER"))

@@ -153,8 +153,8 @@ static void ring(void *user)
     ssize_t n = 0;
 
     if (atomic_load(&s->woken) != NULL)
-        n = write(s->bell, &one, sizeof(one));
-    (void)n; /* full: it has rung */
+        n = write(s->wake_fd, &one, sizeof(one));
+    (void)n; /* a full counter is readable, too */
 }
 
 static void on_event(void *user, const char *text)
@@ -213,7 +213,7 @@ static void notify(const char *text)
 static void turn(struct serve *s, int inner, int signals)
 {
     struct pollfd p[] = {{inner, POLLIN, 0},
-                         {s->bell, POLLIN, 0},
+                         {s->wake_fd, POLLIN, 0},
                          {s->deaths, POLLIN, 0},
                          {signals, POLLIN, 0}};
     struct signalfd_siginfo info;
@@ -268,9 +268,9 @@ static int start(struct serve *s, struct options *p, const sigset_t *ends)
     int rc = CLI_OK;
     size_t i;
 
-    s->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    s->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     s->deaths = epoll_create1(EPOLL_CLOEXEC);
-    if (signals < 0 || s->bell < 0 || s->deaths < 0)
+    if (signals < 0 || s->wake_fd < 0 || s->deaths < 0)
         return cli_say(s->cli, CLI_STORE, "%s", strerror(errno));
     rc = open_store(s);
     for (i = 0; i < p->n_routes && rc == CLI_OK; i++)
@@ -286,7 +286,7 @@ static int start(struct serve *s, struct options *p, const sigset_t *ends)
     serve_open_clear(s);
     serve_route_clear(s);
     close(signals);
-    close(s->bell);
+    close(s->wake_fd);
     close(s->deaths);
     return rc;
 }

@@ -6,7 +6,7 @@
  *    main.c      options, the store, the loop, start and end
  *    options.c   its options, also for `once serve`
  *    http.c      a request in: libmicrohttpd
- *    connection.c  connections: who has proved itself, and time limits
+ *    connection.c  connections: token checks and time limits
  *    begin.c     /v1/begin: may the handler run?
  *    end.c       /v1/end, broken, abandon: what it has answered
  *    call.c      /v1/call/begin and end: the same for functions
@@ -210,7 +210,7 @@ struct serve {
     struct cli_listen listen;
     char bearer[SERVE_BEARER_MAX + 1]; /* "": none, a socket file */
     struct MHD_Daemon *daemon;
-    int bell, deaths; /* an eventfd; an epoll of pidfds */
+    int wake_fd, deaths; /* an eventfd; an epoll of pidfds */
     /* Pushed by the engine's thread, taken whole by the loop: a push releases its
      * node, a take acquires all. */
     _Atomic(struct serve_wake *) woken;

@@ -120,12 +120,12 @@ void serve_go_on_alone(struct serve_open *o)
     serve_open_free(o);
 }
 
-/* The bell first: a ring of what comes into the list after it was taken stays,
- * and ends the next poll(). */
+/* The eventfd is read before the list is taken. An exchange that enters the list later
+ * writes to the eventfd again, and ends the next poll(). */
 void serve_answer_woken(struct serve *s)
 {
-    uint64_t rings;
-    ssize_t n = read(s->bell, &rings, sizeof(rings));
+    uint64_t wakes;
+    ssize_t n = read(s->wake_fd, &wakes, sizeof(wakes));
     struct serve_wake *w = atomic_exchange(&s->woken, NULL), *next;
     struct serve_open *o;
 

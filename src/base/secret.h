@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* secret.h - passwords in URLs, and who may read a file that holds a secret. */
+/* secret.h - passwords in URLs, and the modes of files that hold a secret. */
 #ifndef ONCE_BASE_SECRET_H
 #define ONCE_BASE_SECRET_H
 
@@ -13,9 +13,9 @@ int once__url_has_password(const char *url);
 void once__url_hide_password(char *url);
 
 /*
- * Who may read or write a file that holds a secret: its owner, and its group may
- * read it. ONCE_OK, or ONCE_EOPEN: others can, or the group may write. `err` has its
- * mode, and the command that changes it. What is no file, like a pipe, passes.
+ * Checks the mode of a file that holds a secret: only its owner may write it, and
+ * only its owner and its group may read it. ONCE_OK, also for a pipe; or ONCE_EOPEN:
+ * `err` has the mode, and the command that changes it.
  */
 ONCE_CHECK int once__secret_mode(const char *path, const struct stat *st,
                                  once_error *err);

@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/secret.h"
 
-/* The user need not be the one who has started the program. */
+/* nginx starts as root, and its workers run as another user: the text names the user. */
 int once__secret_fail(const char *path, const char *why, once_error *err)
 {
     char space[4096], number[24];

@@ -40,7 +40,7 @@ static void start(void)
     MUST(server.due == NULL && server.due_room == 0);
     serve_route_clear(&server);
     once_engine_close(server.engine);
-    server = (struct serve){.cli = &cli, .bell = -1};
+    server = (struct serve){.cli = &cli, .wake_fd = -1};
     json_object_seed(1);
     serve_init(&server);
     server.max_open = 100;

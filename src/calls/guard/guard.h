@@ -108,7 +108,7 @@ ONCE_CHECK int once__reply_encode(const once_guard *g,
 
 /* ---- token.c ------------------------------------------------------------ */
 
-/* What a token is of. */
+/* The kind of work that a token names. */
 enum once__token_kind { ONCE__TOKEN_EXCHANGE, ONCE__TOKEN_CALL };
 
 struct once__token {

@@ -4,10 +4,10 @@
  * led its client here (docs/http.md, 2.5).
  *
  * A service answers 307 or 308, the answer is recorded, and the client sends
- * the same request with the same key to the other path: a mismatch. Whoever
- * reads "another request" looks for a fault in the client. It refuses to resolve
- * more than it needs: a host does not count, and a relative reference has to be
- * the end of the path.
+ * the same request with the same key to the other path: a mismatch. The text
+ * "another request" alone would point to a fault in the client. This file refuses
+ * to resolve more than it needs: a host does not count, and a relative reference
+ * has to be the end of the path.
  */
 #include "calls/http/http.h"
 

@@ -902,8 +902,8 @@ static void *beat(void *user)
 
 /* ---- What the target keeps ------------------------------------------------ */
 
-/* JetStream's answer to a question, or NULL: there is none, since it is not
- * enabled, or this user may not ask. The caller ends it with json_decref(). */
+/* JetStream's answer to a question. NULL: JetStream is not enabled, or this user has
+ * no right to ask. The caller ends it with json_decref(). */
 static json_t *ask_jetstream(struct nats *s, const char *subject,
                              const char *question)
 {
@@ -918,7 +918,7 @@ static json_t *ask_jetstream(struct nats *s, const char *subject,
     return root;
 }
 
-/* The name of the stream that takes `subject`. 1: there is one. 0: there is none.
+/* The name of the stream that takes `subject`. 1: found. 0: no stream takes it.
  * -1: JetStream does not answer. */
 static int find_stream(struct nats *s, const char *subject, char name[256])
 {
@@ -980,7 +980,8 @@ static int judge_stream(struct nats *s, const char *name, const json_t *info,
 }
 
 /* Looks at the stream before the first message, since no answer to a message says
- * whether it was kept. Who may not ask is told so once. */
+ * whether it was kept. A user without the right to ask gets
+ * one warning. */
 static int look_at_target(struct nats *s, once_error *err)
 {
     const char *subject = s->subject[0] != '\0' ? s->subject : s->o.route;

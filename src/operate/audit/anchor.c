@@ -46,7 +46,7 @@ static int is_tag(const char *tag, size_t size)
     return 0;
 }
 
-/* What follows the next space; NULL: there is none. */
+/* The text after the next space; NULL: the line has no more spaces. */
 static const char *next_word(const char *at)
 {
     at += strcspn(at, " \n");

@@ -74,7 +74,7 @@ static int check_numbers(const once__copy_about *a, once_error *err)
     if (a->incarnation > ONCE_INCARNATION_MAX)
         return damaged(err, "its incarnation is larger than one can be");
     if (!once__fence_fits(a->fence, a->incarnation))
-        return damaged(err, "its largest fence is of a later incarnation");
+        return damaged(err, "its largest fence belongs to a later incarnation");
     if (a->begun_ms > ONCE__TIME_MAX || a->ended_ms > ONCE__TIME_MAX ||
         a->ahead_ms > ONCE__TIME_MAX || a->keep_ms > ONCE__TIME_MAX)
         return damaged(err, "one of its times is larger than one can be");
@@ -185,7 +185,7 @@ int once__copy_next(once__copy *c, once_named *out, once_error *err)
     if (rc != ONCE_OK)
         return rc;
     if (!once__fence_fits(out->record.fence, c->about.incarnation))
-        return damaged(err, "a record's fence is of a later incarnation");
+        return damaged(err, "a record's fence belongs to a later incarnation");
     c->left--;
     return 1;
 }
